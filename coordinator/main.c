@@ -1,0 +1,156 @@
+// ebb-coordinator: hands out work, keeps the ledger, answers status.
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include "coordinator/jobspec.h"
+#include "coordinator/rpc.h"
+#include "core/clock.h"
+#include "core/kvstore.h"
+#include "core/log.h"
+#include "core/process.h"
+
+typedef struct arguments {
+    const char *bind, *dir, *job, *data, *log;
+    bool print_doc;
+} arguments;
+
+enum { KEY_BIND = 256, KEY_DIR, KEY_JOB, KEY_DATA, KEY_LOG, KEY_DOC };
+
+static const struct argp_option s_options[] = {
+    {"bind", KEY_BIND, "ENDPOINT", 0, "listen here: ipc://PATH or tcp://127.0.0.1:PORT", 0},
+    {"dir", KEY_DIR, "DIR", 0, "folder of the coordinator's state (created)", 0},
+    {"job", KEY_JOB, "FILE", 0, "job file; without it, the job in DIR is resumed", 0},
+    {"data", KEY_DATA, "FILE", 0, "replaces data.path of the job file", 0},
+    {"log", KEY_LOG, "FILE", 0, "append log lines here instead of stderr", 0},
+    {"print-config-doc", KEY_DOC, 0, 0, "print the reference of the job file (docs/config.md) and exit", 0},
+    {0},
+};
+
+static error_t s_parse(int key, char *arg, struct argp_state *state)
+{
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_BIND:
+        a->bind = arg;
+        return 0;
+    case KEY_DIR:
+        a->dir = arg;
+        return 0;
+    case KEY_JOB:
+        a->job = arg;
+        return 0;
+    case KEY_DATA:
+        a->data = arg;
+        return 0;
+    case KEY_LOG:
+        a->log = arg;
+        return 0;
+    case KEY_DOC:
+        a->print_doc = true;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->print_doc && (a->bind == NULL || a->dir == NULL)) {
+            argp_error(state, "--bind and --dir are needed");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void s_version(FILE *out, struct argp_state *state)
+{
+    (void)state;
+    fprintf(out, "ebb-coordinator %s\n", ebb_build_info());
+}
+
+static int s_exit_code(ebb_status st)
+{
+    switch (st) {
+    case EBB_OK:
+        return 0;
+    case EBB_CONFIG:
+    case EBB_NEWER:
+    case EBB_CORRUPT:
+        return EX_DATAERR;
+    case EBB_NOENT:
+        return EX_NOINPUT;
+    case EBB_EXISTS:
+    case EBB_TRYLATER:
+        return EX_UNAVAILABLE;
+    case EBB_IO:
+        return EX_IOERR;
+    default:
+        return EX_SOFTWARE;
+    }
+}
+
+static int s_fail(ebb_status st, const char *why)
+{
+    fprintf(stderr, "ebb-coordinator: %s\n", why);
+    EBB_LOG(ERROR, "main", "start-failed", "status=%s why=\"%s\"", ebb_status_name(st), why);
+    return s_exit_code(st);
+}
+
+int main(int argc, char **argv)
+{
+    arguments a = {0};
+    argp_program_version_hook = s_version;
+    argp_err_exit_status = EX_USAGE;
+    const struct argp argp = {s_options, s_parse, NULL, "Coordinates one Ebbtide job: units of work, leases, shards and workers.", NULL, NULL, NULL};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    if (a.print_doc) {
+        ebb_jobspec_print_doc(stdout);
+        return 0;
+    }
+    char why[512] = "";
+    ebb_log_open("coordinator");
+    if (a.log != NULL && ebb_log_to_file(a.log) != EBB_OK) {
+        fprintf(stderr, "ebb-coordinator: cannot write the log %s: %s\n", a.log, strerror(errno));
+        return EX_CANTCREAT;
+    }
+    int stop_fd = ebb_process_signals();
+    Ebb__JobSpec *spec = NULL;
+    if (a.job != NULL) {
+        ebb_status st = ebb_jobspec_load(a.job, a.data, &spec, stderr);
+        if (st != EBB_OK) {
+            return s_exit_code(st);
+        }
+    }
+    if (ebb_mkdirs(a.dir) != EBB_OK) {
+        fprintf(stderr, "ebb-coordinator: cannot create %s: %s\n", a.dir, strerror(errno));
+        return errno == EACCES || errno == EPERM ? EX_NOPERM : EX_CANTCREAT;
+    }
+    ebb_coordinator *c = malloc(sizeof(*c));
+    ebb_net *net = NULL;
+    ebb_socket *router = NULL;
+    ebb_status st = c == NULL ? EBB_NOMEM : ebb_coordinator_open(c, a.dir, &spec, ebb_clock_ms(), why);
+    ebb_jobspec_free(&spec);
+    if (st != EBB_OK) {
+        free(c);
+        return s_fail(st, why[0] ? why : ebb_status_str(st));
+    }
+    int rc = 0;
+    st = ebb_net_new(&net);
+    if (st == EBB_OK) {
+        st = ebb_router_open(net, a.bind, false, &router, why);
+    }
+    if (st != EBB_OK) {
+        rc = s_fail(st, why[0] ? why : ebb_status_str(st));
+    } else {
+        EBB_LOG(INFO, "main", "serving", "endpoint=%s dir=%s job=%s version=\"%s\"", ebb_socket_endpoint(router), a.dir, c->spec->name, ebb_build_info());
+        st = ebb_coordinator_serve(c, router, stop_fd);
+        rc = st == EBB_OK ? 0 : EBB_EXIT_RESTART;
+        EBB_LOG(INFO, "main", "ended", "status=%s state=%s", ebb_status_name(st), ebb_job_state_name(c->state));
+    }
+    ebb_socket_close(&router);
+    ebb_net_free(&net);
+    ebb_coordinator_close(c);
+    free(c);
+    return rc;
+}

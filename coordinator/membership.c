@@ -1,0 +1,122 @@
+#include "coordinator/membership.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ebb_status ebb_membership_init(ebb_membership *m, uint32_t n_shards)
+{
+    memset(m, 0, sizeof(*m));
+    m->shards = calloc(n_shards, sizeof(*m->shards));
+    m->n_shards = n_shards;
+    return m->shards == NULL ? EBB_NOMEM : EBB_OK;
+}
+
+void ebb_membership_fini(ebb_membership *m)
+{
+    free(m->members);
+    free(m->shards);
+    memset(m, 0, sizeof(*m));
+}
+
+ebb_member *ebb_membership_find(ebb_membership *m, const char *name)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        if (strcmp(m->members[i].name, name) == 0) {
+            return &m->members[i];
+        }
+    }
+    return NULL;
+}
+
+ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t incarnation, uint64_t now_ms, bool *fresh)
+{
+    ebb_member *w = ebb_membership_find(m, name);
+    *fresh = w == NULL || w->incarnation != incarnation;
+    if (w == NULL) {
+        if (m->n >= EBB_WORKERS_MAX) {
+            return NULL;
+        }
+        if (m->n == m->cap) {
+            size_t cap = m->cap ? m->cap * 2 : 16;
+            ebb_member *grown = realloc(m->members, cap * sizeof(*grown));
+            if (grown == NULL) {
+                return NULL;
+            }
+            m->members = grown;
+            m->cap = cap;
+        }
+        w = &m->members[m->n++];
+        memset(w, 0, sizeof(*w));
+        snprintf(w->name, sizeof(w->name), "%s", name);
+    }
+    if (*fresh) {
+        w->incarnation = incarnation;
+        w->incarnations++;
+        w->n_ring = 0;
+        w->beat = 0;
+        w->first_gradient_ms = 0;
+        w->staleness_sum = 0;
+        w->staleness_count = 0;
+        w->state = EBB_WORKER_JOINED;
+    }
+    w->seen_ms = now_ms;
+    return w;
+}
+
+bool ebb_membership_beat(ebb_member *w, const Ebb__HeartbeatRequest *b, uint64_t now_ms)
+{
+    w->seen_ms = now_ms;
+    if (b->beat <= w->beat) {
+        return false;
+    }
+    w->beat = b->beat;
+    if (w->n_ring == EBB_SAMPLES) {
+        memmove(w->ring, w->ring + 1, (EBB_SAMPLES - 1) * sizeof(*w->ring));
+        w->n_ring--;
+    }
+    w->ring[w->n_ring++] = (ebb_sample){now_ms, b->alive_ns, b->compute_ns, b->wait_ns, b->data_ns, b->steps, b->samples, b->tokens};
+    w->first_gradient_ms = b->first_gradient_ms;
+    if (b->staleness_count > w->staleness_count) {
+        w->staleness = (b->staleness_sum - w->staleness_sum) / (double)(b->staleness_count - w->staleness_count);
+        w->staleness_sum = b->staleness_sum;
+        w->staleness_count = b->staleness_count;
+    }
+    if (b->loss_count > 0) {
+        w->loss = b->loss_sum / b->loss_count;
+    }
+    return true;
+}
+
+void ebb_membership_rates(const ebb_member *w, double *utilization, double *wait, double *data, double *samples_per_s, double *tokens_per_s)
+{
+    *utilization = *wait = *data = *samples_per_s = *tokens_per_s = 0;
+    if (w->n_ring < 2) {
+        return;
+    }
+    const ebb_sample *a = &w->ring[0], *b = &w->ring[w->n_ring - 1];
+    double alive = (double)(b->alive_ns - a->alive_ns), seconds = alive * 1e-9;
+    if (b->alive_ns <= a->alive_ns) {
+        return;
+    }
+    *utilization = (double)(b->compute_ns - a->compute_ns) / alive;
+    *wait = (double)(b->wait_ns - a->wait_ns) / alive;
+    *data = (double)(b->data_ns - a->data_ns) / alive;
+    *samples_per_s = (double)(b->samples - a->samples) / seconds;
+    *tokens_per_s = (double)(b->tokens - a->tokens) / seconds;
+}
+
+size_t ebb_membership_live(const ebb_membership *m)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        n += m->members[i].state <= EBB_WORKER_DRAINING;
+    }
+    return n;
+}
+
+const char *ebb_worker_state_name(ebb_worker_state state)
+{
+    static const char *const names[] = {"joined", "running", "draining", "lost", "left"};
+    return names[state];
+}

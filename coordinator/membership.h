@@ -1,0 +1,62 @@
+// Who is there: workers by name (a name is a seat; a process in it is an incarnation) and shards by number. Pure: times come in.
+#ifndef EBB_COORDINATOR_MEMBERSHIP_H
+#define EBB_COORDINATOR_MEMBERSHIP_H
+
+#include "core/wire.h"
+
+typedef enum ebb_worker_state { EBB_WORKER_JOINED, EBB_WORKER_RUNNING, EBB_WORKER_DRAINING, EBB_WORKER_LOST, EBB_WORKER_LEFT } ebb_worker_state;
+
+#define EBB_SAMPLES 16 // heartbeats kept to form rates over about 10 s
+
+// A worker's counters at one time (totals since its process start).
+typedef struct ebb_sample {
+    uint64_t at_ms, alive_ns, compute_ns, wait_ns, data_ns, steps, samples, tokens;
+} ebb_sample;
+
+typedef struct ebb_member {
+    char name[EBB_NAME_MAX], host[EBB_NAME_MAX];
+    uint64_t incarnation, incarnations;
+    uint32_t pid;
+    ebb_worker_state state;
+    uint64_t seen_ms, beat;
+    ebb_sample ring[EBB_SAMPLES];
+    uint32_t n_ring;
+    uint64_t first_gradient_ms;
+    double staleness, loss;
+    // totals of the current incarnation, to form differences
+    double staleness_sum;
+    uint64_t staleness_count;
+} ebb_member;
+
+typedef struct ebb_shard_member {
+    uint64_t incarnation, incarnations;
+    char endpoint[EBB_ENDPOINT_MAX];
+    uint32_t pid;
+    uint64_t seen_ms, version, rss_bytes, journal_bytes, busy_ns, alive_ns;
+    double busy;
+    bool known, ready, full; // full: its complete watermarks have arrived since this coordinator started
+    uint64_t manifest_hash, epoch;
+    bool gone; // was told to shut down and said nothing since
+} ebb_shard_member;
+
+typedef struct ebb_membership {
+    ebb_member *members;
+    size_t n, cap;
+    ebb_shard_member *shards;
+    uint32_t n_shards;
+} ebb_membership;
+
+ebb_status ebb_membership_init(ebb_membership *m, uint32_t n_shards);
+void ebb_membership_fini(ebb_membership *m);
+
+ebb_member *ebb_membership_find(ebb_membership *m, const char *name); // NULL
+// A process takes its seat. *fresh: it is a new incarnation. NULL: out of memory or too many.
+ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t incarnation, uint64_t now_ms, bool *fresh);
+// Adds a heartbeat's counters. False: a repeat of one that was counted already.
+bool ebb_membership_beat(ebb_member *w, const Ebb__HeartbeatRequest *beat, uint64_t now_ms);
+// Rates over the window; zeros with fewer than two samples. Utilization = busy compute time / alive time.
+void ebb_membership_rates(const ebb_member *w, double *utilization, double *wait, double *data, double *samples_per_s, double *tokens_per_s);
+size_t ebb_membership_live(const ebb_membership *m); // joined, running or draining
+const char *ebb_worker_state_name(ebb_worker_state state);
+
+#endif
