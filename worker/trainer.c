@@ -342,6 +342,7 @@ static ebb_status s_step(ebb_trainer *t, unit *u)
         snprintf(t->why, sizeof(t->why), "cannot push: %s", ebb_status_str(st));
         return st;
     }
+    EBB_LOG(DEBUG, "worker", "step", "stream=%" PRIu64 " seq=%" PRIu64 " loss=%.9g norm=%.6g", u->lease->stream, seq, loss, norm);
     p->seq = seq;
     p->samples = batch->samples;
     p->loss = loss;
@@ -362,8 +363,10 @@ static void s_return(ebb_trainer *t, const unit *u, const char *reason)
         st = ebb_lease_return(t->control, u->lease->id, u->done, reason, ebb_trainer_time_left(t, STOP_RETURN_MS, 1000));
     }
     ebb_control_set_cancel(t->control, ebb_agent_stopping(t->agent));
-    EBB_LOG(INFO, "worker", "unit-returned", "stream=%" PRIu64 " lease=%" PRIu64 " done=%" PRIu64 " of=%" PRIu64 " reason=\"%s\" status=%s",
-            u->lease->stream, u->lease->id, u->done, u->lease->seq_last, reason, ebb_status_name(st));
+    // A unit that is complete is the normal case: one line each would be most of the log.
+    ebb_log_write(u->done >= u->lease->seq_last ? EBB_LOG_DEBUG : EBB_LOG_INFO, "worker", "unit-returned",
+                  "stream=%" PRIu64 " lease=%" PRIu64 " done=%" PRIu64 " of=%" PRIu64 " reason=\"%s\" status=%s", u->lease->stream, u->lease->id,
+                  u->done, u->lease->seq_last, reason, ebb_status_name(st));
 }
 
 // Acknowledgements that are still on their way get a moment.

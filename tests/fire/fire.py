@@ -32,7 +32,6 @@ seed: 7
 model: {{family: counter, numel: {numel}}}
 data: {{format: none}}
 optimizer: {{name: sgd, lr: 1.0}}
-consistency: {{mode: async, staleness_weight: "off"}}
 durability: {durability}
 shards: 2
 workers: {{min: {workers}, max: {workers}}}
@@ -41,6 +40,7 @@ steps: {steps}
 unit_steps: 16
 checkpoint: {{journal_bytes: 1048576, interval: 250ms}}
 lease: {lease_ms}ms
+chunk_elems: 1000
 """
 
 

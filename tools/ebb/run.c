@@ -1,0 +1,590 @@
+// ebb run: checks the job, starts its programs, keeps them running, shows progress, and at the end takes the model out.
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include "coordinator/jobspec.h"
+#include "core/clock.h"
+#include "core/process.h"
+#include "tools/ebb/fetch.h"
+#include "tools/ebb/json.h"
+#include "tools/ebb/link.h"
+#include "tools/ebb/supervisor.h"
+#include "tools/ebb/verbs.h"
+#include "tools/ebb/view.h"
+
+#define NOTES 3
+#define STATUS_EVERY_MS 250
+#define LINE_EVERY_MS 5000
+#define DRAIN_MS 12000 // longest orderly end
+
+typedef struct arguments {
+    const char *job, *dir, *data;
+    bool resume, dry_run, json, force;
+    uint32_t workers;
+    uint64_t steps;
+} arguments;
+
+enum { OPT_DRY = 256, OPT_DATA, OPT_WORKERS, OPT_STEPS, OPT_FORCE };
+
+static const struct argp_option s_options[] = {
+    {"dir", 'd', "RUN", 0, "folder of the run (default: runs/NAME)", 0},
+    {"resume", 'r', 0, 0, "go on with the run in the folder", 0},
+    {"force", OPT_FORCE, 0, 0, "start over: what the folder holds of an earlier run is removed", 0},
+    {"dry-run", OPT_DRY, 0, 0, "print the effective job and what would be started, then stop", 0},
+    {"data", OPT_DATA, "FILE", 0, "train on this file instead of data.path", 0},
+    {"workers", OPT_WORKERS, "N", 0, "this many workers instead of workers.min", 0},
+    {"steps", OPT_STEPS, "N", 0, "this many steps instead of steps or passes", 0},
+    {"json", 'j', 0, 0, "progress as JSON objects, one per line", 0},
+    {0},
+};
+
+static uint64_t s_whole(const char *arg, uint64_t max, struct argp_state *state, const char *what)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(arg, &end, 10);
+    if (end == arg || *end != '\0' || errno != 0 || v < 1 || v > max || arg[0] == '-') {
+        argp_error(state, "%s: expected a whole number from 1 to %llu, not \"%s\"", what, (unsigned long long)max, arg);
+    }
+    return v;
+}
+
+static error_t s_parse(int key, char *arg, struct argp_state *state)
+{
+    arguments *a = state->input;
+    switch (key) {
+    case 'd':
+        a->dir = arg;
+        return 0;
+    case 'r':
+        a->resume = true;
+        return 0;
+    case 'j':
+        a->json = true;
+        return 0;
+    case OPT_FORCE:
+        a->force = true;
+        return 0;
+    case OPT_DRY:
+        a->dry_run = true;
+        return 0;
+    case OPT_DATA:
+        a->data = arg;
+        return 0;
+    case OPT_WORKERS:
+        a->workers = (uint32_t)s_whole(arg, 1024, state, "--workers");
+        return 0;
+    case OPT_STEPS:
+        a->steps = s_whole(arg, 1000000000000000u, state, "--steps");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->job != NULL) {
+            argp_error(state, "one job file at a time");
+        }
+        a->job = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->job == NULL && !(a->resume && a->dir != NULL)) {
+            argp_error(state, "a job file is needed (or --resume --dir RUN)");
+        }
+        if (a->resume && a->force) {
+            argp_error(state, "--resume and --force exclude each other");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// ---- one run ----
+
+typedef struct run {
+    arguments a;
+    ebb_rundir dir;
+    Ebb__JobSpec *spec;
+    ebb_supervisor sup;
+    ebb_link link;
+    char endpoint[PATH_MAX], job_file[PATH_MAX];
+    ebb_msg status; // latest, env NULL: none yet
+    uint64_t status_ms, line_ms, event_id;
+    size_t evals_shown;
+    FILE *events;
+    char notes[NOTES][256];
+    size_t n_notes;
+    bool tty, color;
+    int drawn; // lines of the live view on the screen
+    bool ending, finished, failed;
+    int stop_signal, exit_code;
+    uint64_t end_ms;
+} run;
+
+__attribute__((format(printf, 2, 3))) static void s_note(run *r, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (r->n_notes == NOTES) {
+        memmove(r->notes[0], r->notes[1], sizeof(r->notes[0]) * (NOTES - 1));
+        r->n_notes--;
+    }
+    snprintf(r->notes[r->n_notes++], sizeof(r->notes[0]), "%s", text);
+    if (r->a.json) {
+        json_t *o = json_object();
+        json_object_set_new(o, "text", json_string(text));
+        ebb_json_line("note", o);
+    } else if (!r->tty) {
+        printf("%s\n", text);
+        fflush(stdout);
+    }
+}
+
+static void s_erase(run *r)
+{
+    if (r->drawn > 0) {
+        printf("\033[%dA\033[J", r->drawn);
+        r->drawn = 0;
+    }
+}
+
+static void s_draw(run *r)
+{
+    struct winsize size;
+    const char *notes[NOTES];
+    if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
+        size.ws_col = 80;
+    }
+    ebb_view_options options = {.width = size.ws_col, .color = r->color};
+    for (size_t i = 0; i < r->n_notes; i++) {
+        notes[i] = r->notes[i];
+    }
+    if (r->drawn > 0) {
+        printf("\033[%dA", r->drawn);
+    }
+    int lines = ebb_view_render(stdout, r->status.env->status_reply, &options, notes, r->n_notes);
+    printf("\033[J");
+    r->drawn = lines;
+    fflush(stdout);
+}
+
+static void s_show_evals(run *r, const Ebb__StatusReply *s)
+{
+    for (; r->evals_shown < s->n_evals; r->evals_shown++) {
+        const Ebb__EvalPoint *e = s->evals[r->evals_shown];
+        if (r->a.json) {
+            ebb_json_line("eval", ebb_json_message(&e->base));
+        } else if (!r->tty) {
+            printf("evaluation at step %llu: validation loss %.4f, accuracy %.4f\n", (unsigned long long)e->step, e->loss, e->accuracy);
+        }
+    }
+}
+
+static void s_poll_events(run *r)
+{
+    ebb_msg reply;
+    if (ebb_link_events(&r->link, r->event_id, 200, &reply) != EBB_OK) {
+        return;
+    }
+    const Ebb__EventsReply *events = reply.env->events_reply;
+    for (size_t i = 0; i < events->n_events; i++) {
+        const Ebb__Event *e = events->events[i];
+        json_t *o = ebb_json_message(&e->base);
+        if (r->events != NULL) {
+            json_dumpf(o, r->events, JSON_COMPACT);
+            fputc('\n', r->events);
+        }
+        if (r->a.json) {
+            ebb_json_line("event", o);
+        } else {
+            json_decref(o);
+        }
+        r->event_id = e->id;
+        if (strcmp(e->kind, "eval") != 0 && strcmp(e->kind, "unit-returned") != 0 && !r->a.json) {
+            s_note(r, "%s %s: %.180s", e->kind, e->subject, e->text);
+        }
+    }
+    if (r->events != NULL) {
+        fflush(r->events);
+    }
+    ebb_msg_fini(&reply);
+}
+
+static void s_poll_status(run *r, uint64_t now_ms)
+{
+    ebb_msg reply;
+    r->status_ms = now_ms;
+    if (ebb_link_status(&r->link, 200, &reply) != EBB_OK) {
+        return; // being started again; asked again soon
+    }
+    ebb_msg_fini(&r->status);
+    r->status = reply;
+    const Ebb__StatusReply *s = reply.env->status_reply;
+    if (s->events > r->event_id) {
+        s_poll_events(r);
+    }
+    s_show_evals(r, s);
+    if (r->tty && !r->a.json) {
+        s_draw(r);
+    } else if (now_ms - r->line_ms >= (r->a.json ? 1000 : LINE_EVERY_MS)) {
+        r->line_ms = now_ms;
+        if (r->a.json) {
+            ebb_json_line("progress", ebb_json_message(&s->base));
+        } else {
+            ebb_view_line(stdout, s);
+            putchar('\n');
+            fflush(stdout);
+        }
+    }
+    if (strcmp(s->state, "SUCCEEDED") == 0) {
+        r->finished = true;
+    } else if (strcmp(s->state, "FAILED") == 0 && !r->failed) {
+        r->failed = true;
+        r->exit_code = EX_DATAERR;
+        s_note(r, "the job failed: %.200s", s->reason);
+    }
+}
+
+static void s_bury(run *r, const ebb_death *d)
+{
+    ebb_child *c = d->child;
+    if (c == NULL) {
+        return;
+    }
+    char how[64];
+    if (d->exit_code < 0) {
+        snprintf(how, sizeof(how), "killed by signal %d (%s)", -d->exit_code, strsignal(-d->exit_code));
+    } else {
+        snprintf(how, sizeof(how), "ended with exit code %d", d->exit_code);
+    }
+    if (c->kind == EBB_CHILD_WORKER && d->exit_code == 0 && !r->finished && !r->ending) {
+        s_poll_status(r, ebb_clock_ms()); // a worker leaves when the job is over: see whether it is, before we start another
+    }
+    if (c->kind == EBB_CHILD_WORKER && d->exit_code == 0 && (r->finished || r->ending)) {
+        c->done = true;
+        return;
+    }
+    if (c->kind == EBB_CHILD_WORKER && d->exit_code != 0) {
+        ebb_link_worker_gone(&r->link, c->name, (uint32_t)d->pid, how, 300);
+    }
+    if (d->verdict == EBB_RESTART_AGAIN) {
+        if (d->exit_code != 0) {
+            s_note(r, "%s (pid %d) %s: started again", c->name, (int)d->pid, how);
+        }
+    } else if (d->verdict == EBB_RESTART_GIVE_UP && !r->failed) {
+        s_erase(r);
+        r->failed = true;
+        r->exit_code = d->exit_code > 0 ? d->exit_code : EX_SOFTWARE;
+        fprintf(stderr, "ebb: %s %s and cannot go on\n", c->name, how);
+        ebb_supervisor_show_log(&r->sup, c);
+    }
+}
+
+// Begins the orderly end: workers leave, shards snapshot, everything stops.
+static void s_begin_end(run *r, const char *reason)
+{
+    if (!r->ending) {
+        r->ending = true;
+        r->end_ms = ebb_clock_ms();
+    }
+    ebb_link_drain(&r->link, reason, true, 500);
+}
+
+static void s_supervise(run *r)
+{
+    while (!r->failed && !r->finished) {
+        uint64_t now_ms = ebb_clock_ms();
+        ebb_death death;
+        while (ebb_supervisor_reap(&r->sup, now_ms, r->ending, &death)) {
+            s_bury(r, &death);
+        }
+        if (ebb_stop_requested > 0 && !r->ending) {
+            s_note(r, "draining: workers leave, shards write a snapshot (again to stop at once)");
+            s_begin_end(r, "stopped by the user");
+        }
+        if (r->ending) {
+            if (ebb_stop_requested > 1 || ebb_supervisor_alive(&r->sup, -1) == 0 || now_ms - r->end_ms > DRAIN_MS) {
+                return;
+            }
+        } else if (ebb_supervisor_start_due(&r->sup, now_ms) != EBB_OK) {
+            fprintf(stderr, "ebb: cannot start a program: %s\n", strerror(errno));
+            r->failed = true;
+            r->exit_code = EX_OSERR;
+        }
+        if (now_ms - r->status_ms >= STATUS_EVERY_MS) {
+            s_poll_status(r, now_ms);
+        }
+        ebb_clock_sleep_ms(10);
+    }
+}
+
+// After success: model out, then everything down.
+static int s_finish(run *r)
+{
+    char path[PATH_MAX], why[512] = "";
+    uint64_t version = 0;
+    ebb_rundir_file(&r->dir, "model.safetensors", path);
+    // Shards may die even now; a few tries see them come back.
+    ebb_status st = EBB_TIMEDOUT;
+    uint64_t until = ebb_clock_ms() + 60000;
+    while (st != EBB_OK && ebb_clock_ms() < until && ebb_stop_requested == 0) {
+        ebb_death death;
+        while (ebb_supervisor_reap(&r->sup, ebb_clock_ms(), false, &death)) {
+            s_bury(r, &death);
+        }
+        ebb_supervisor_start_due(&r->sup, ebb_clock_ms());
+        st = ebb_fetch_model(r->endpoint, path, 0, 5000, &version, why);
+    }
+    return st == EBB_OK ? 0 : ebb_complain(st, "training has finished, but the model could not be taken out: %s (try: ebb export)", why);
+}
+
+static void s_write_results(run *r)
+{
+    const Ebb__StatusReply *s = r->status.env->status_reply;
+    json_t *o = ebb_json_message(&s->base), *model = ebb_json_message(&r->spec->base);
+    char *text = json_dumps(o, JSON_INDENT(1));
+    if (text != NULL) {
+        ebb_rundir_write(&r->dir, "result.json", text, strlen(text));
+    }
+    free(text);
+    if (s->n_evals > 0) {
+        json_object_set_new(model, "validation_loss", json_real(s->evals[s->n_evals - 1]->loss));
+    }
+    text = json_dumps(model, JSON_INDENT(1));
+    if (text != NULL) {
+        ebb_rundir_write(&r->dir, "model.json", text, strlen(text));
+    }
+    free(text);
+    json_decref(model);
+    json_decref(o);
+}
+
+static void s_wait_down(run *r)
+{
+    uint64_t until = ebb_clock_ms() + DRAIN_MS;
+    while (ebb_supervisor_alive(&r->sup, -1) > 0 && ebb_clock_ms() < until && ebb_stop_requested < 2) {
+        ebb_death death;
+        while (ebb_supervisor_reap(&r->sup, ebb_clock_ms(), true, &death)) {
+        }
+        ebb_clock_sleep_ms(10);
+    }
+    ebb_supervisor_end(&r->sup, ebb_stop_requested > 1 ? 0 : 3000);
+}
+
+static void s_report(run *r, bool ok)
+{
+    const Ebb__StatusReply *s = r->status.env->status_reply;
+    char path[PATH_MAX], took[32], why[512] = "";
+    ebb_rundir_file(&r->dir, "model.safetensors", path);
+    ebb_view_duration(s->elapsed_s, took, sizeof(took));
+    if (r->a.json) {
+        json_t *o = ebb_json_message(&s->base);
+        json_object_set_new(o, "model", json_string(path));
+        ebb_json_line("result", o);
+        return;
+    }
+    printf("\n%s: %llu steps in %s, each counted once", s->name, (unsigned long long)s->steps_retired, took);
+    if (s->steps_skipped > 0) {
+        printf(" (%llu skipped, see ebb events)", (unsigned long long)s->steps_skipped);
+    }
+    putchar('\n');
+    if (s->n_evals > 0) {
+        const Ebb__EvalPoint *e = s->evals[s->n_evals - 1];
+        printf("validation loss %.4f, accuracy %.2f %%\n", e->loss, e->accuracy * 100);
+    }
+    if (ok && strcmp(r->spec->model->family, "gpt") == 0) {
+        printf("\nsampled from the model:\n\n");
+        if (ebb_sample_file(&r->dir, path, "", 400, 0.8, 40, 1, why) != EBB_OK) {
+            printf("(%s)\n", why);
+        }
+        putchar('\n');
+    }
+    if (ok) {
+        printf("model: %s\n", path);
+    }
+    fflush(stdout);
+}
+
+// ---- before the start ----
+
+static char *s_job_text(const Ebb__JobSpec *spec, size_t *len)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, len);
+    fprintf(f, "# The effective job of this run, written by ebb run.\n");
+    ebb_jobspec_print(spec, f);
+    fclose(f);
+    return text;
+}
+
+static ebb_status s_load_job(run *r)
+{
+    char stored[PATH_MAX];
+    const char *file = r->a.job;
+    if (file == NULL) {
+        ebb_rundir_file(&r->dir, "job.yaml", stored);
+        file = stored;
+    }
+    EBB_TRY(ebb_jobspec_load(file, r->a.data, &r->spec, stderr));
+    if (r->a.workers > 0) {
+        r->spec->workers_min = r->a.workers;
+        r->spec->workers_max = r->a.workers > r->spec->workers_max ? r->a.workers : r->spec->workers_max;
+    }
+    if (r->a.steps > 0) {
+        r->spec->steps = r->a.steps;
+        r->spec->passes = 0;
+    }
+    return EBB_OK;
+}
+
+// The folder must be fresh, or resumed, or given up by --force.
+static ebb_status s_prepare_dir(run *r, char *why)
+{
+    bool has_job = ebb_rundir_has(&r->dir, "job.yaml");
+    EBB_TRY(ebb_mkdirs(r->dir.path) == EBB_OK ? EBB_OK : (snprintf(why, 512, "cannot create %.400s: %s", r->dir.path, strerror(errno)),
+                                                           errno == EACCES || errno == EPERM || errno == EROFS ? EBB_NOTAUTH : EBB_IO));
+    EBB_TRY(ebb_rundir_lock(&r->dir, why));
+    if (r->a.resume && !has_job) {
+        snprintf(why, 512, "%.400s holds no run to resume", r->dir.path);
+        return EBB_NOENT;
+    }
+    if (has_job && !r->a.resume && !r->a.force) {
+        snprintf(why, 512, "%.300s holds %s run: --resume goes on with it, --force starts over, --dir takes another folder", r->dir.path,
+                 ebb_rundir_has(&r->dir, "result.json") ? "a finished" : "an unfinished");
+        return EBB_EXISTS;
+    }
+    if (r->a.force) {
+        EBB_TRY(ebb_rundir_clear(&r->dir, why));
+        has_job = false;
+    }
+    EBB_TRY(ebb_rundir_create(&r->dir, why));
+    size_t len = 0;
+    char *text = s_job_text(r->spec, &len), *old = has_job ? ebb_rundir_read(&r->dir, "job.yaml", NULL) : NULL;
+    ebb_status st = EBB_OK;
+    if (old != NULL && strcmp(old, text) != 0) {
+        snprintf(why, 512, "the run in %.300s has other settings than this job: resume it as it is (ebb run --resume --dir ...), or start over with --force", r->dir.path);
+        st = EBB_CONFIG;
+    } else if (old == NULL) {
+        st = ebb_rundir_write(&r->dir, "job.yaml", text, len);
+        if (st != EBB_OK) {
+            snprintf(why, 512, "cannot write %.400s/job.yaml: %s", r->dir.path, strerror(errno));
+        }
+    }
+    free(old);
+    free(text);
+    return st;
+}
+
+static void s_dry_run(const run *r)
+{
+    ebb_jobspec_print(r->spec, stdout);
+    printf("# would start in %s: 1 coordinator, %u shard%s, %u worker%s\n# %llu training samples, %llu held out, %llu steps\n", r->dir.path, r->spec->shards,
+           r->spec->shards == 1 ? "" : "s", r->spec->workers_min, r->spec->workers_min == 1 ? "" : "s", (unsigned long long)r->spec->data->train_samples,
+           (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
+}
+
+static int s_run(run *r)
+{
+    char why[512] = "", path[PATH_MAX];
+    ebb_status st = s_load_job(r);
+    if (st != EBB_OK) {
+        return ebb_exit_code(st);
+    }
+    if (r->a.dir == NULL) {
+        snprintf(path, sizeof(path), "runs/%.200s", r->spec->name);
+        ebb_rundir_name(&r->dir, path);
+    }
+    if (r->a.dry_run) {
+        s_dry_run(r);
+        return 0;
+    }
+    ebb_rundir_file(&r->dir, "job.yaml", r->job_file);
+    st = ebb_supervisor_init(&r->sup, &r->dir, r->job_file, why);
+    if (st == EBB_OK) {
+        st = s_prepare_dir(r, why);
+    }
+    if (st != EBB_OK) {
+        return ebb_complain(st, "%s", why[0] ? why : ebb_status_str(st));
+    }
+    ebb_process_signals();
+    ebb_rundir_endpoint(&r->dir, "coordinator", r->endpoint, sizeof(r->endpoint));
+    ebb_rundir_file(&r->dir, "events.log", path);
+    r->events = fopen(path, "ae");
+    st = ebb_link_open(&r->link, r->endpoint);
+    if (st != EBB_OK) {
+        return ebb_complain(st, "cannot use %s: %s", r->endpoint, ebb_status_str(st));
+    }
+    ebb_supervisor_add(&r->sup, EBB_CHILD_COORDINATOR, 0);
+    for (uint32_t i = 0; i < r->spec->shards; i++) {
+        ebb_supervisor_add(&r->sup, EBB_CHILD_SHARD, i);
+    }
+    uint32_t workers = r->spec->workers_min > 0 ? r->spec->workers_min : 1;
+    for (uint32_t i = 0; i < workers; i++) {
+        ebb_supervisor_add(&r->sup, EBB_CHILD_WORKER, i);
+    }
+    if (!r->a.json) {
+        printf("%s: 1 coordinator, %u shards, %u workers in %s\n", r->spec->name, r->spec->shards, workers, r->dir.path);
+        fflush(stdout);
+    }
+    s_supervise(r);
+    int rc = r->exit_code;
+    bool succeeded = r->finished && !r->failed;
+    if (succeeded) {
+        s_poll_status(r, ebb_clock_ms());
+        s_poll_events(r);
+        rc = s_finish(r);
+        s_write_results(r);
+    }
+    if (!r->ending) {
+        s_begin_end(r, succeeded ? "finished" : "failed");
+    }
+    s_wait_down(r);
+    s_erase(r);
+    if (succeeded) {
+        s_report(r, rc == 0);
+    } else if (!r->failed) {
+        fprintf(stderr, "stopped; go on with: ebb run --resume --dir %s\n", r->dir.path);
+        rc = 130;
+    }
+    return rc;
+}
+
+int ebb_verb_run(int argc, char **argv)
+{
+    run *r = calloc(1, sizeof(*r));
+    if (r == NULL) {
+        return EX_OSERR;
+    }
+    const struct argp argp = {s_options, s_parse, "[JOB.yaml]",
+                              "Trains a job on this machine.\vStarts a coordinator, the shards and the workers as processes, starts them again when they die, shows "
+                              "progress, and ends with the model in RUN/model.safetensors. Ctrl-C stops in order; --resume goes on.\n\n"
+                              "  ebb run examples/digits-mlp.yaml\n  ebb run examples/kjv-gpt.yaml --data my.txt --steps 1000\n  ebb run --resume --dir runs/kjv-gpt\n\n"
+                              "docs/config.md describes the job file.",
+                              NULL, NULL, NULL};
+    argp_err_exit_status = EX_USAGE;
+    argp_parse(&argp, argc, argv, 0, NULL, &r->a);
+    r->tty = isatty(1);
+    r->color = r->tty && getenv("NO_COLOR") == NULL;
+    if (r->a.dir != NULL) {
+        ebb_rundir_name(&r->dir, r->a.dir);
+    } else {
+        r->dir.lock_fd = -1;
+    }
+    int rc = s_run(r);
+    ebb_link_close(&r->link);
+    ebb_msg_fini(&r->status);
+    if (r->events != NULL) {
+        fclose(r->events);
+    }
+    ebb_rundir_unlock(&r->dir);
+    ebb_jobspec_free(&r->spec);
+    free(r);
+    return rc;
+}

@@ -1,0 +1,25 @@
+// The verbs of the ebb command: each parses its own arguments and returns the exit code.
+#ifndef EBB_TOOLS_EBB_VERBS_H
+#define EBB_TOOLS_EBB_VERBS_H
+
+#include "core/status.h"
+#include "core/wire.h"
+#include "tools/ebb/rundir.h"
+#include "worker/models/model.h"
+
+int ebb_verb_run(int argc, char **argv);
+int ebb_verb_status(int argc, char **argv);
+int ebb_verb_events(int argc, char **argv);
+int ebb_verb_export(int argc, char **argv);
+int ebb_verb_sample(int argc, char **argv);
+
+// Exit code (sysexits.h) of a status.
+int ebb_exit_code(ebb_status st);
+// Prints "ebb: TEXT" to stderr and returns the exit code of st.
+int ebb_complain(ebb_status st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// Samples count bytes from a model file to stdout. Error text in why (>= 512).
+ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *prompt, size_t count, double temperature, uint32_t top_k, uint64_t seed,
+                           char *why);
+
+#endif
