@@ -110,7 +110,7 @@ static rocksdb_options_t *s_options(const ebb_kvstore_options *o, rocksdb_block_
     rocksdb_options_set_wal_recovery_mode(r, WAL_RECOVERY_TOLERATE_CORRUPTED_TAIL);
     rocksdb_options_set_max_total_wal_size(r, o->wal_bytes_max != 0 ? o->wal_bytes_max : WAL_BYTES_DEFAULT);
     rocksdb_options_set_write_buffer_size(r, memtable);
-    rocksdb_options_set_max_write_buffer_number(r, 4);
+    rocksdb_options_set_max_write_buffer_number(r, 3);
     rocksdb_options_set_max_background_jobs(r, 2);
     rocksdb_options_set_compression(r, rocksdb_no_compression); // float noise does not compress
     rocksdb_options_set_bytes_per_sync(r, SYNC_SLICE_BYTES);

@@ -13,7 +13,7 @@
 #include "core/process.h"
 #include "ps/server.h"
 
-#define DISK_RESERVE_MIB_DEFAULT 256
+#define DISK_RESERVE_MIB_DEFAULT 512 // memtables and log must find room: RocksDB aborts on a full disk
 
 typedef struct arguments {
     const char *coordinator, *bind, *dir, *log;
@@ -29,7 +29,7 @@ static const struct argp_option s_options[] = {
     {"dir", OPT_DIR, "DIR", 0, "folder of this shard (created; holds the parameters)", 0},
     {"shard", OPT_SHARD, "N", 0, "number of this shard, from 0", 0},
     {"log", OPT_LOG, "FILE", 0, "append log lines to FILE instead of stderr", 0},
-    {"disk-reserve", OPT_RESERVE, "MIB", 0, "refuse pushes when the disk has less free space (default 256; 0: never)", 0},
+    {"disk-reserve", OPT_RESERVE, "MIB", 0, "refuse pushes when the disk has less free space (default 512; 0: never)", 0},
     {0}};
 
 static long s_number(const char *text, long max, const char *what, struct argp_state *state)

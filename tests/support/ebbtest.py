@@ -32,7 +32,7 @@ def add_arguments(parser):
 
 
 def ebb_path(build):
-    path = Path(build).resolve() / "tools/ebb/ebb"
+    path = Path(build).resolve() / "tools/ebb"
     if not path.exists():
         sys.exit(f"{path} is missing: build first (cmake --preset release && cmake --build --preset release) or name another folder with --build")
     return path

@@ -96,6 +96,7 @@ static ebb_status s_export_stopped(ebb_rundir *dir, const char *endpoint, const 
         }
         ebb_link_close(&link);
         ebb_supervisor_end(s, 5000);
+        ebb_rundir_remove_sockets(dir);
     }
     free(s);
     ebb_rundir_unlock(dir);

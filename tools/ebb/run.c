@@ -547,6 +547,7 @@ static int s_run(run *r)
     }
     s_wait_down(r);
     s_erase(r);
+    ebb_rundir_remove_sockets(&r->dir);
     if (succeeded) {
         s_report(r, rc == 0);
     } else if (!r->failed) {

@@ -138,6 +138,23 @@ static int s_remove(const char *path, const struct stat *st, int type, struct FT
     return remove(path);
 }
 
+void ebb_rundir_remove_sockets(ebb_rundir *r)
+{
+    DIR *dir = r->lock_fd >= 0 ? opendir(r->sock) : NULL;
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e != NULL; e = readdir(dir)) {
+        if (strcmp(e->d_name, "coordinator") == 0 || strncmp(e->d_name, "shard-", 6) == 0) {
+            unlinkat(dirfd(dir), e->d_name, 0);
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+        rmdir(r->sock);
+    }
+    char path[PATH_MAX];
+    ebb_rundir_file(r, "sock.path", path);
+    unlink(path);
+}
+
 ebb_status ebb_rundir_clear(const ebb_rundir *r, char *why)
 {
     static const char *const leaves[] = {"coordinator", "logs", "pids", "sock", "sock.path", "job.yaml", "model.safetensors", "model.json", "result.json", "events.log"};

@@ -29,6 +29,8 @@ void ebb_rundir_find_sock(ebb_rundir *r);
 ebb_status ebb_rundir_lock(ebb_rundir *r, char *why);
 bool ebb_rundir_is_live(const ebb_rundir *r); // is the lock held by somebody?
 void ebb_rundir_unlock(ebb_rundir *r);
+// Removes the sockets once every program has ended. Only for the holder of the lock.
+void ebb_rundir_remove_sockets(ebb_rundir *r);
 // Removes what a run leaves in the folder, and nothing else.
 ebb_status ebb_rundir_clear(const ebb_rundir *r, char *why);
 // Writes a file as a whole: temporary file, fsync, rename.
