@@ -750,7 +750,9 @@ static void s_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint64
     r->retired_below = c->ledger.retired_below;
     r->n_retired = c->ledger.n_retired < 4096 ? c->ledger.n_retired : 4096;
     r->retired = s_own(trash, malloc(r->n_retired * sizeof(*r->retired) + 1));
-    memcpy(r->retired, c->ledger.retired, r->n_retired * sizeof(*r->retired));
+    if (r->n_retired > 0) {
+        memcpy(r->retired, c->ledger.retired, r->n_retired * sizeof(*r->retired));
+    }
     r->n_skips = c->n_skips < 256 ? c->n_skips : 256;
     r->skips = s_own(trash, calloc(r->n_skips + 1, sizeof(*r->skips)));
     for (size_t i = 0; i < r->n_skips; i++) {

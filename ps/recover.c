@@ -111,8 +111,7 @@ ebb_status ebb_recover_open(const char *dir, uint32_t shard, ebb_kvstore **out, 
         st = s_write_format(dir, shard, why);
     }
     EBB_TRY(st);
-    // Memtables of about half a usual journal: what a snapshot drops before its memtable is full never reaches a table file (measured: +35 %).
-    const ebb_kvstore_options options = {.create = true, .memtable_bytes = 128u << 20, .wal_bytes_max = 512u << 20, .big_values = true};
+    const ebb_kvstore_options options = {.create = true, .memtable_bytes = 64u << 20, .wal_bytes_max = 512u << 20, .big_values = true};
     return ebb_kvstore_open(dir, &options, out, why);
 }
 
