@@ -116,7 +116,8 @@ static ebb_status s_open_job(ebb_coordinator *c, Ebb__JobSpec **spec, bool *crea
     }
     c->spec = stored;
     if (*spec != NULL && !s_same_job(*spec, stored)) {
-        snprintf(why, 512, "this folder holds another job (\"%.64s\", or the same name with other settings or data): use a fresh folder", stored->name);
+        snprintf(why, 512, "this folder holds another job (\"%.64s\", or the same name with other settings or data): use a fresh folder",
+                 stored->name);
         return EBB_CONFIG;
     }
     return EBB_OK;
@@ -305,8 +306,9 @@ void ebb_coordinator_tick(ebb_coordinator *c, uint64_t now_ms)
     if ((c->state == EBB_JOB_RUNNING || c->state == EBB_JOB_DRAINING) && ebb_ledger_all_retired(&c->ledger) && c->final_done) {
         c->state = EBB_JOB_SUCCEEDED;
         if (s_kept(c, ebb_statestore_put_state(c->store, "SUCCEEDED"))) {
-            ebb_coordinator_event(c, "job-succeeded", c->spec->name, "every one of %" PRIu64 " steps applied once on every shard, %" PRIu64 " skipped",
-                                  (uint64_t)c->spec->steps, c->skipped);
+            ebb_coordinator_event(c, "job-succeeded", c->spec->name,
+                                  "every one of %" PRIu64 " steps applied once on every shard, %" PRIu64 " skipped", (uint64_t)c->spec->steps,
+                                  c->skipped);
         }
     }
     s_tick_shutdown(c, now_ms);
@@ -321,7 +323,12 @@ static void *s_own(ebb_trash *t, void *p)
     return p;
 }
 
-#define NEW(type, init_fn) ({ type *p_ = s_own(trash, malloc(sizeof(type))); init_fn(p_); p_; })
+#define NEW(type, init_fn)                             \
+    ({                                                 \
+        type *p_ = s_own(trash, malloc(sizeof(type))); \
+        init_fn(p_);                                   \
+        p_;                                            \
+    })
 
 static char *s_text(ebb_trash *trash, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static char *s_text(ebb_trash *trash, const char *fmt, ...)
@@ -437,7 +444,8 @@ static void s_register_manifest(ebb_coordinator *c, const ebb_msg *request, Ebb_
             return;
         }
         c->epoch = 1;
-        if (!s_kept(c, ebb_statestore_put_placement(c->store, request->parts[0].buf->data, request->parts[0].buf->len, c->epoch, c->ranges, c->spec->shards))) {
+        if (!s_kept(c, ebb_statestore_put_placement(c->store, request->parts[0].buf->data, request->parts[0].buf->len, c->epoch, c->ranges,
+                                                    c->spec->shards))) {
             ebb_manifest_free(&m);
             return;
         }
@@ -445,8 +453,8 @@ static void s_register_manifest(ebb_coordinator *c, const ebb_msg *request, Ebb_
         c->manifest_part.buf = ebb_buf_ref(request->parts[0].buf);
         c->manifest_hash = hash;
         c->manifest = m;
-        ebb_coordinator_event(c, "manifest-registered", c->spec->name, "%zu tensors, %" PRIu64 " parameters, %zu chunks on %u shards", m->n_tensors, m->numel,
-                              m->n_chunks, c->spec->shards);
+        ebb_coordinator_event(c, "manifest-registered", c->spec->name, "%zu tensors, %" PRIu64 " parameters, %zu chunks on %u shards", m->n_tensors,
+                              m->numel, m->n_chunks, c->spec->shards);
         m = NULL;
     } else if (hash != c->manifest_hash) {
         reply->status = EBB_EXISTS;
@@ -660,7 +668,8 @@ static void s_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, Ebb__Envelope 
     c->skips[c->n_skips++] = (ebb_step_name){q->stream, q->seq, 0};
     c->skipped++;
     r->skip = true;
-    ebb_coordinator_event(c, "step-skipped", q->worker, "unit=%" PRIu64 " step=%" PRIu64 ": %.200s", (uint64_t)q->stream, (uint64_t)q->seq, q->reason);
+    ebb_coordinator_event(c, "step-skipped", q->worker, "unit=%" PRIu64 " step=%" PRIu64 ": %.200s", (uint64_t)q->stream, (uint64_t)q->seq,
+                          q->reason);
 }
 
 static void s_eval_report(ebb_coordinator *c, const Ebb__EvalReport *q, Ebb__Envelope *reply, ebb_trash *trash)
@@ -693,7 +702,8 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
         s->busy_ns = s->alive_ns = 0;
         char name[32];
         snprintf(name, sizeof(name), "shard-%u", q->shard);
-        ebb_coordinator_event(c, s->known ? "shard-restarted" : "shard-up", name, "pid=%u incarnation %" PRIu64 " seen by this coordinator", q->pid, s->incarnations);
+        ebb_coordinator_event(c, s->known ? "shard-restarted" : "shard-up", name, "pid=%u incarnation %" PRIu64 " seen by this coordinator", q->pid,
+                              s->incarnations);
     }
     s->known = true;
     s->seen_ms = now_ms;
@@ -709,7 +719,8 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
     return fresh;
 }
 
-static void s_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part, ebb_trash *trash)
+static void s_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part,
+                           ebb_trash *trash)
 {
     if (q->shard >= c->spec->shards || q->incarnation == 0) {
         s_refuse(reply, trash, EBB_INVAL, "the job has no shard of this number");
@@ -852,7 +863,8 @@ static void s_status(ebb_coordinator *c, uint64_t now_ms, Ebb__Envelope *reply, 
     r->elapsed_s = s_elapsed_s(c);
     if (c->n_steps >= 2) {
         double steps = (double)(c->steps_at[c->n_steps - 1] - c->steps_at[0]), ms = (double)(c->steps_ms[c->n_steps - 1] - c->steps_ms[0]);
-        r->remaining_s = steps > 0 && c->steps_at[c->n_steps - 1] >= c->steps_at[0] ? (double)(r->steps_total - r->steps_done) * ms / steps / 1000 : 0;
+        r->remaining_s =
+            steps > 0 && c->steps_at[c->n_steps - 1] >= c->steps_at[0] ? (double)(r->steps_total - r->steps_done) * ms / steps / 1000 : 0;
     }
     r->loss = c->progress.smoothed;
     r->losses = s_own(trash, calloc(c->progress.n_points + 1, sizeof(*r->losses)));
@@ -944,7 +956,8 @@ static void s_job(ebb_coordinator *c, Ebb__Envelope *reply, const ebb_part **par
     reply->job_reply = r;
 }
 
-void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part, ebb_trash *trash)
+void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part,
+                            ebb_trash *trash)
 {
     const Ebb__Envelope *q = request->env;
     *part = NULL;

@@ -81,7 +81,8 @@ typedef struct ebb_trash {
     size_t n;
 } ebb_trash;
 
-void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part, ebb_trash *trash);
+void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part,
+                            ebb_trash *trash);
 
 void ebb_coordinator_event(ebb_coordinator *c, const char *kind, const char *subject, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 const char *ebb_job_state_name(ebb_job_state state);

@@ -29,7 +29,8 @@ typedef struct key_row {
 static const key_row s_keys[] = {
     {"name", KEY_STRING, 0, 0, NULL, NULL, "name of the job: letters, digits, - and _"},
     {"seed", KEY_INT, 0, 9.2e18, "1", NULL, "of initial values and order of the samples"},
-    {"model.family", KEY_ENUM, 0, 0, NULL, "gpt|mlp|counter", "gpt: byte-level transformer; mlp: ReLU classifier; counter: counts applied steps, to check a fleet"},
+    {"model.family", KEY_ENUM, 0, 0, NULL, "gpt|mlp|counter",
+     "gpt: byte-level transformer; mlp: ReLU classifier; counter: counts applied steps, to check a fleet"},
     {"model.layers", KEY_INT, 1, 512, "4", NULL, "gpt: blocks"},
     {"model.width", KEY_INT, 1, 65536, "128", NULL, "gpt: embedding width"},
     {"model.heads", KEY_INT, 1, 1024, "4", NULL, "gpt: attention heads, divides width"},
@@ -252,7 +253,8 @@ typedef struct unit_row {
     double factor;
 } unit_row;
 
-static const unit_row s_bytes_units[] = {{"", 1}, {"B", 1}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824.0}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+static const unit_row s_bytes_units[] = {{"", 1},     {"B", 1},    {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824.0},
+                                         {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
 static const unit_row s_time_units[] = {{"ms", 1}, {"s", 1e3}, {"m", 6e4}, {"h", 3.6e6}}; // milliseconds
 
 static bool s_number(const char *text, const unit_row *units, size_t n_units, double *out)
@@ -459,7 +461,8 @@ static void s_check_job(parsed *p)
     if (strcmp(family, "gpt") == 0) {
         uint64_t heads = s_int(p, "model.heads");
         if (heads > 0 && s_int(p, "model.width") % heads != 0) {
-            s_error(p, s_line(p, "model.width"), "model.width: %s is not a multiple of model.heads (%s)", s_text(p, "model.width"), s_text(p, "model.heads"));
+            s_error(p, s_line(p, "model.width"), "model.width: %s is not a multiple of model.heads (%s)", s_text(p, "model.width"),
+                    s_text(p, "model.heads"));
         }
         if (*format != '\0' && strcmp(format, "bytes") != 0) {
             s_error(p, s_line(p, "data.format"), "data.format: a gpt reads bytes");
@@ -742,7 +745,8 @@ void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
     fprintf(out, "  weight_decay: %.15g\n  clip_norm: %.15g\n", o->groups[0]->weight_decay, o->clip_norm);
     fprintf(out, "  groups:\n    matrices: {lr_scale: %.15g}\n    vectors: {lr_scale: %.15g, weight_decay: %.15g}\n", o->groups[0]->lr_scale,
             o->groups[1]->lr_scale, o->groups[1]->weight_decay);
-    fprintf(out, "  schedule: {kind: %s, warmup_steps: %llu, min_lr_ratio: %.15g}\n", o->schedule, (unsigned long long)o->warmup_steps, o->min_lr_ratio);
+    fprintf(out, "  schedule: {kind: %s, warmup_steps: %llu, min_lr_ratio: %.15g}\n", o->schedule, (unsigned long long)o->warmup_steps,
+            o->min_lr_ratio);
     fprintf(out, "consistency:\n  mode: %s\n  staleness_weight: %s\n  staleness_max: %llu\n  inflight_max: %u\n", s->consistency->mode,
             s->consistency->staleness_weight, (unsigned long long)s->consistency->staleness_max, s->consistency->inflight_max);
     fprintf(out, "durability: %s\nshards: %u\nworkers: {min: %u, max: %u, threads: %u}\nbatch: %u\n", s->durability, s->shards, s->workers_min,
@@ -752,14 +756,16 @@ void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
     } else {
         fprintf(out, "steps: %llu\n", (unsigned long long)s->steps);
     }
-    fprintf(out, "unit_steps: %u\neval: {every: %llu, samples_max: %u}\ncheckpoint: {journal_bytes: %llu, interval: %ums}\nlease: %ums\nchunk_elems: %u\n",
+    fprintf(out,
+            "unit_steps: %u\neval: {every: %llu, samples_max: %u}\ncheckpoint: {journal_bytes: %llu, interval: %ums}\nlease: %ums\nchunk_elems: %u\n",
             s->unit_steps, (unsigned long long)s->eval_every, s->eval_samples_max, (unsigned long long)s->snapshot_bytes, s->snapshot_ms, s->lease_ms,
             s->chunk_elems);
 }
 
 void ebb_jobspec_print_doc(FILE *out)
 {
-    static const char *const types[] = {"text", "one of", "whole number", "number", "true/false", "list of numbers", "size (KiB, MiB, GiB)", "time (ms, s, m, h)"};
+    static const char *const types[] = {"text",       "one of",          "whole number",         "number",
+                                        "true/false", "list of numbers", "size (KiB, MiB, GiB)", "time (ms, s, m, h)"};
     fprintf(out, "# The job file\n\nYAML. Printed from the schema table in `coordinator/jobspec.c` by `ebb-coordinator --print-config-doc`; "
                  "`ebb run JOB.yaml --dry-run` prints a job with all defaults filled in.\nAn unknown key, a wrong type or a value out of range is an "
                  "error that names file, line and what was expected.\n\n| key | type | range | default | meaning |\n|---|---|---|---|---|\n");

@@ -20,7 +20,7 @@
 
 typedef struct ebb_lease_row {
     uint64_t stream;
-    uint64_t lease; // 0: not leased
+    uint64_t lease;            // 0: not leased
     char worker[EBB_NAME_MAX]; // "": returned complete, settling
     uint64_t incarnation;
     uint64_t seq_first;
@@ -78,7 +78,7 @@ void ebb_ledger_watermark(ebb_ledger *l, uint32_t shard, uint64_t stream, uint64
 size_t ebb_ledger_retire(ebb_ledger *l, uint64_t *streams, size_t max);
 
 // ---- questions ----
-const ebb_unit_row *ebb_ledger_unit(const ebb_ledger *l, uint64_t stream); // NULL: not in flight
+const ebb_unit_row *ebb_ledger_unit(const ebb_ledger *l, uint64_t stream);    // NULL: not in flight
 uint64_t ebb_ledger_unit_applied(const ebb_ledger *l, const ebb_unit_row *u); // least over the shards
 bool ebb_ledger_is_retired(const ebb_ledger *l, uint64_t stream);
 bool ebb_ledger_all_applied(const ebb_ledger *l);

@@ -143,7 +143,8 @@ int main(int argc, char **argv)
     if (st != EBB_OK) {
         rc = s_fail(st, why[0] ? why : ebb_status_str(st));
     } else {
-        EBB_LOG(INFO, "main", "serving", "endpoint=%s dir=%s job=%s version=\"%s\"", ebb_socket_endpoint(router), a.dir, c->spec->name, ebb_build_info());
+        EBB_LOG(INFO, "main", "serving", "endpoint=%s dir=%s job=%s version=\"%s\"", ebb_socket_endpoint(router), a.dir, c->spec->name,
+                ebb_build_info());
         st = ebb_coordinator_serve(c, router, stop_fd);
         rc = st == EBB_OK ? 0 : EBB_EXIT_RESTART;
         EBB_LOG(INFO, "main", "ended", "status=%s state=%s", ebb_status_name(st), ebb_job_state_name(c->state));

@@ -108,8 +108,8 @@ void ebb_statestore_close(ebb_statestore **sp)
 }
 
 // value = head bytes + packed message
-static ebb_status s_put_message(ebb_statestore *s, const uint8_t *key, size_t key_len, const uint8_t *head, size_t head_len, const ProtobufCMessage *msg,
-                                bool sync)
+static ebb_status s_put_message(ebb_statestore *s, const uint8_t *key, size_t key_len, const uint8_t *head, size_t head_len,
+                                const ProtobufCMessage *msg, bool sync)
 {
     uint8_t *bytes = NULL;
     size_t len = 0;
@@ -151,7 +151,8 @@ ebb_status ebb_statestore_get_job(ebb_statestore *s, uint64_t *job, uint64_t *cr
     return st == EBB_PROTO ? EBB_CORRUPT : st;
 }
 
-ebb_status ebb_statestore_put_placement(ebb_statestore *s, const uint8_t *manifest, size_t len, uint64_t epoch, const ebb_chunk_range *ranges, uint32_t n)
+ebb_status ebb_statestore_put_placement(ebb_statestore *s, const uint8_t *manifest, size_t len, uint64_t epoch, const ebb_chunk_range *ranges,
+                                        uint32_t n)
 {
     size_t row_len = 8 + 8 * (size_t)n;
     uint8_t *row = malloc(row_len);
@@ -265,7 +266,8 @@ ebb_status ebb_statestore_load_ledger(ebb_statestore *s, ebb_ledger *l, uint64_t
         st = ebb_pb_unpack(&ebb__lease_row__descriptor, value, len, &msg);
         if (st == EBB_OK) {
             const Ebb__LeaseRow *m = (const Ebb__LeaseRow *)msg;
-            ebb_lease_row row = {.stream = m->stream, .lease = m->lease, .incarnation = m->incarnation, .seq_first = m->seq_first, .attempt = m->attempt};
+            ebb_lease_row row = {
+                .stream = m->stream, .lease = m->lease, .incarnation = m->incarnation, .seq_first = m->seq_first, .attempt = m->attempt};
             snprintf(row.worker, sizeof(row.worker), "%s", m->worker);
             st = ebb_ledger_restore_unit(l, &row, now_ms);
         }

@@ -30,8 +30,10 @@ void ebb_statestore_close(ebb_statestore **s);
 
 ebb_status ebb_statestore_put_job(ebb_statestore *s, uint64_t job, uint64_t created_ms, const Ebb__JobSpec *spec);
 ebb_status ebb_statestore_get_job(ebb_statestore *s, uint64_t *job, uint64_t *created_ms, Ebb__JobSpec **spec); // NOENT
-ebb_status ebb_statestore_put_placement(ebb_statestore *s, const uint8_t *manifest, size_t len, uint64_t epoch, const ebb_chunk_range *ranges, uint32_t n);
-ebb_status ebb_statestore_get_placement(ebb_statestore *s, uint8_t **manifest, size_t *len, uint64_t *epoch, ebb_chunk_range *ranges, uint32_t n); // NOENT
+ebb_status ebb_statestore_put_placement(ebb_statestore *s, const uint8_t *manifest, size_t len, uint64_t epoch, const ebb_chunk_range *ranges,
+                                        uint32_t n);
+ebb_status ebb_statestore_get_placement(ebb_statestore *s, uint8_t **manifest, size_t *len, uint64_t *epoch, ebb_chunk_range *ranges,
+                                        uint32_t n); // NOENT
 ebb_status ebb_statestore_put_unit(ebb_statestore *s, const ebb_lease_row *row);
 // Unit rows out, retired set in, at once.
 ebb_status ebb_statestore_retire(ebb_statestore *s, const ebb_ledger *l, const uint64_t *streams, size_t n);

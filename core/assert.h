@@ -6,11 +6,11 @@
 _Noreturn void ebb_panic(const char *file, int line, const char *what);
 
 #define EBB_PANIC(what) ebb_panic(__FILE__, __LINE__, (what))
-#define EBB_ASSERT(cond)                                \
-    do {                                                \
-        if (__builtin_expect(!(cond), 0)) {             \
-            ebb_panic(__FILE__, __LINE__, #cond);       \
-        }                                               \
+#define EBB_ASSERT(cond)                          \
+    do {                                          \
+        if (__builtin_expect(!(cond), 0)) {       \
+            ebb_panic(__FILE__, __LINE__, #cond); \
+        }                                         \
     } while (0)
 
 #endif

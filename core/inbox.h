@@ -10,7 +10,7 @@
 typedef struct ebb_inbox ebb_inbox;
 
 ebb_status ebb_inbox_new(size_t capacity, ebb_inbox **out);
-void ebb_inbox_free(ebb_inbox **inbox); // must be empty: what is inside belongs to somebody
+void ebb_inbox_free(ebb_inbox **inbox);                  // must be empty: what is inside belongs to somebody
 ebb_status ebb_inbox_push(ebb_inbox *inbox, void *item); // AGAIN: full; CLOSED. The item is the consumer's on success only
 void *ebb_inbox_pop(ebb_inbox *inbox);                   // NULL: empty (does not block)
 void *ebb_inbox_wait(ebb_inbox *inbox, int timeout_ms);  // pops, waiting at most timeout_ms; NULL: nothing came, or closed

@@ -46,14 +46,15 @@ size_t ebb_kvbatch_count(const ebb_kvbatch *b);
 ebb_status ebb_kvstore_write(ebb_kvstore *kv, ebb_kvbatch *b, bool sync);
 ebb_status ebb_kvstore_sync(ebb_kvstore *kv); // everything written so far is on disk when this returns
 ebb_status ebb_kvstore_flush(ebb_kvstore *kv);
-ebb_status ebb_kvstore_compact_range(ebb_kvstore *kv, const void *from, size_t from_len, const void *to, size_t to_len); // gives space of deleted keys back
-uint64_t ebb_kvstore_disk_bytes(ebb_kvstore *kv); // size of all files in the folder
+ebb_status ebb_kvstore_compact_range(ebb_kvstore *kv, const void *from, size_t from_len, const void *to,
+                                     size_t to_len); // gives space of deleted keys back
+uint64_t ebb_kvstore_disk_bytes(ebb_kvstore *kv);    // size of all files in the folder
 
 // Iterates keys with the prefix, in order. Borrowed key/value pointers hold until next/close.
 ebb_status ebb_kviter_open(ebb_kvstore *kv, const void *prefix, size_t prefix_len, ebb_kviter **out);
 bool ebb_kviter_next(ebb_kviter *it, const uint8_t **key, size_t *key_len, const uint8_t **value, size_t *len);
 ebb_status ebb_kviter_seek(ebb_kviter *it, const void *key, size_t key_len); // next returns the first key >= this
-ebb_status ebb_kviter_status(ebb_kviter *it); // CORRUPT or IO if the iteration ended early
+ebb_status ebb_kviter_status(ebb_kviter *it);                                // CORRUPT or IO if the iteration ended early
 void ebb_kviter_close(ebb_kviter **it);
 
 #endif

@@ -11,7 +11,7 @@
 #define EBB_MESSAGE_BYTES_MAX (1ULL << 30) // payload bytes of one message
 #define EBB_TENSORS_MAX 16384
 #define EBB_TENSOR_NDIM_MAX 4
-#define EBB_NAME_MAX 128                   // tensor, job and worker names, with the final NUL
+#define EBB_NAME_MAX 128 // tensor, job and worker names, with the final NUL
 #define EBB_ENDPOINT_MAX 256
 #define EBB_SHARDS_MAX 1024
 #define EBB_WORKERS_MAX 16384

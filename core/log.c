@@ -75,8 +75,8 @@ void ebb_log_write(ebb_log_level level, const char *sys, const char *event, cons
     gmtime_r(&seconds, &tm);
     char stamp[32];
     strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &tm);
-    int n = snprintf(line, sizeof(line), "ts=%s.%03uZ level=%s prog=%s sys=%s event=%s ", stamp, (unsigned)(ms % 1000), s_names[level],
-                     s_log.prog, sys, event);
+    int n = snprintf(line, sizeof(line), "ts=%s.%03uZ level=%s prog=%s sys=%s event=%s ", stamp, (unsigned)(ms % 1000), s_names[level], s_log.prog,
+                     sys, event);
     va_list ap;
     va_start(ap, fmt);
     if (n > 0 && (size_t)n < sizeof(line)) {

@@ -76,8 +76,7 @@ int ebb_manifest_find(const ebb_manifest *m, const char *name)
     return -1;
 }
 
-ebb_status ebb_manifest_add(ebb_manifest *m, const char *name, uint32_t ndim, const uint64_t *ne, ebb_init_kind init, float init_a,
-                            uint32_t group)
+ebb_status ebb_manifest_add(ebb_manifest *m, const char *name, uint32_t ndim, const uint64_t *ne, ebb_init_kind init, float init_a, uint32_t group)
 {
     EBB_ASSERT(!m->sealed);
     if (!s_name_ok(name) || ndim == 0 || ndim > EBB_TENSOR_NDIM_MAX || m->n_tensors >= EBB_TENSORS_MAX || (uint32_t)init > EBB_INIT_UNIFORM ||

@@ -26,8 +26,8 @@ typedef enum ebb_init_kind {
 
 typedef struct ebb_tensor {
     char name[EBB_NAME_MAX];
-    ebb_dtype dtype; // dtype on the shard: EBB_DTYPE_F32 today
-    uint32_t ndim;   // 1..EBB_TENSOR_NDIM_MAX
+    ebb_dtype dtype;                  // dtype on the shard: EBB_DTYPE_F32 today
+    uint32_t ndim;                    // 1..EBB_TENSOR_NDIM_MAX
     uint64_t ne[EBB_TENSOR_NDIM_MAX]; // elements per dimension, row-major, outermost first (as PyTorch's shape)
     ebb_init_kind init;
     float init_a;
@@ -39,9 +39,9 @@ typedef struct ebb_tensor {
 } ebb_tensor;
 
 typedef struct ebb_chunk {
-    uint32_t tensor; // index
+    uint32_t tensor;        // index
     uint64_t tensor_offset; // first element within the tensor
-    uint64_t offset; // first element within the flat vector
+    uint64_t offset;        // first element within the flat vector
     uint32_t numel;
 } ebb_chunk;
 
@@ -58,8 +58,7 @@ ebb_status ebb_manifest_new(ebb_manifest **out, uint32_t chunk_elems);
 void ebb_manifest_free(ebb_manifest **m);
 
 // Adds a tensor before sealing. INVAL: bad name, shape, or a name used twice; NOMEM.
-ebb_status ebb_manifest_add(ebb_manifest *m, const char *name, uint32_t ndim, const uint64_t *ne, ebb_init_kind init, float init_a,
-                            uint32_t group);
+ebb_status ebb_manifest_add(ebb_manifest *m, const char *name, uint32_t ndim, const uint64_t *ne, ebb_init_kind init, float init_a, uint32_t group);
 
 // Cuts the tensors into chunks; after this the manifest is constant.
 ebb_status ebb_manifest_seal(ebb_manifest *m);

@@ -43,7 +43,7 @@ ebb_status ebb_socket_send(ebb_socket *s, const ebb_peer *peer, ebb_frames *fram
 typedef struct ebb_poll {
     ebb_socket *socket; // or NULL and
     int fd;
-    bool want_write;    // sockets: also wait for room to send
+    bool want_write;         // sockets: also wait for room to send
     bool readable, writable; // out
 } ebb_poll;
 // Waits for any item, at most timeout_ms (-1: for ever). OK also when the time is up or a signal came.

@@ -25,8 +25,8 @@ const char *ebb_version(void)
 const char *ebb_build_info(void)
 {
     static char text[256];
-    snprintf(text, sizeof(text), "%s (commit %s, %s, gcc %d.%d, protobuf-c %s)", EBB_VERSION, EBB_COMMIT, EBB_BUILD_TYPE, __GNUC__,
-             __GNUC_MINOR__, protobuf_c_version());
+    snprintf(text, sizeof(text), "%s (commit %s, %s, gcc %d.%d, protobuf-c %s)", EBB_VERSION, EBB_COMMIT, EBB_BUILD_TYPE, __GNUC__, __GNUC_MINOR__,
+             protobuf_c_version());
     return text;
 }
 

@@ -7,8 +7,8 @@
 
 #include "core/status.h"
 
-const char *ebb_version(void);       // "0.1.0"
-const char *ebb_build_info(void);    // "0.1.0 (commit abc1234, release, gcc 12.2, zmq 4.3.4, rocksdb 7.8.3, protobuf-c 1.4.1)"
+const char *ebb_version(void);    // "0.1.0"
+const char *ebb_build_info(void); // "0.1.0 (commit abc1234, release, gcc 12.2, zmq 4.3.4, rocksdb 7.8.3, protobuf-c 1.4.1)"
 
 // SIGTERM and SIGINT set the flag (and are readable on the returned fd, for poll loops); SIGPIPE ignored. Call once, before threads start.
 extern _Atomic int ebb_stop_requested;

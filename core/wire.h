@@ -30,8 +30,8 @@ typedef enum ebb_codec { EBB_CODEC_RAW = 0 } ebb_codec; // raw little-endian ele
 
 typedef struct ebb_part {
     uint8_t codec;
-    uint8_t dtype;  // ebb_dtype
-    uint16_t kind;  // ebb_part_kind
+    uint8_t dtype; // ebb_dtype
+    uint16_t kind; // ebb_part_kind
     uint32_t chunk;
     uint32_t crc32c;
     uint64_t version;
@@ -48,7 +48,7 @@ typedef struct ebb_frames {
 
 void ebb_frames_init(ebb_frames *f);
 ebb_status ebb_frames_add_take(ebb_frames *f, ebb_buf **buf); // takes the reference on success
-void ebb_frames_fini(ebb_frames *f); // drops all references; the struct can be used again
+void ebb_frames_fini(ebb_frames *f);                          // drops all references; the struct can be used again
 
 // A received, unpacked message.
 typedef struct ebb_msg {

@@ -14,13 +14,13 @@
 
 typedef struct ebb_chunk_state {
     uint32_t id, numel, group;
-    uint32_t n_bufs;                   // 1 + optimizer slots
-    ebb_buf *buf[EBB_CHUNK_BUFS_MAX];  // [0] parameters, [1..] slots; float32 x numel each
-    uint32_t crc[EBB_CHUNK_BUFS_MAX];  // CRC32C of buf[i], if its bit in crc_known is set
+    uint32_t n_bufs;                  // 1 + optimizer slots
+    ebb_buf *buf[EBB_CHUNK_BUFS_MAX]; // [0] parameters, [1..] slots; float32 x numel each
+    uint32_t crc[EBB_CHUNK_BUFS_MAX]; // CRC32C of buf[i], if its bit in crc_known is set
     uint32_t crc_known;
-    uint64_t version; // of the shard, when this chunk last changed
-    uint64_t lsn;     // of the last journal record applied to it
-    uint64_t steps;   // updates of this chunk
+    uint64_t version;   // of the shard, when this chunk last changed
+    uint64_t lsn;       // of the last journal record applied to it
+    uint64_t steps;     // updates of this chunk
     uint64_t saved_lsn; // lsn of its newest row on disk (0: the initial values need no row)
 } ebb_chunk_state;
 

@@ -11,8 +11,8 @@
 #include "core/inbox.h"
 #include "core/log.h"
 
-#define REPLIES_MAX 4096         // queued between shard and network
-#define OUTBOX_PER_PEER_MAX 32   // beyond libzmq's own queue of a peer that does not read
+#define REPLIES_MAX 4096       // queued between shard and network
+#define OUTBOX_PER_PEER_MAX 32 // beyond libzmq's own queue of a peer that does not read
 #define OUTBOX_MAX 1024
 #define OUTBOX_AGE_MS 30000
 #define OUTBOX_RETRY_MS 5

@@ -239,6 +239,7 @@ ebb_status ebb_job_skip(ebb_job *job, uint64_t stream, uint64_t seq, ebb_record 
     EBB_TRY(ebb_streams_advance(&job->streams, stream, seq, job->lsn + 1));
     job->lsn++;
     job->skipped++;
-    *record = (ebb_record){.kind = EBB_RECORD_SKIP, .job = job->id, .lsn = job->lsn, .version = job->version, .stream = stream, .seq = seq, .weight = 1.0f};
+    *record =
+        (ebb_record){.kind = EBB_RECORD_SKIP, .job = job->id, .lsn = job->lsn, .version = job->version, .stream = stream, .seq = seq, .weight = 1.0f};
     return EBB_OK;
 }

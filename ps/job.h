@@ -35,12 +35,12 @@ typedef struct ebb_job {
 // A judged push. parts are borrowed from the request.
 typedef struct ebb_push {
     Ebb__Verdict verdict;
-    ebb_record record;      // if APPLIED
-    const ebb_part *parts;  // in the request's order
+    ebb_record record;         // if APPLIED
+    const ebb_part *parts;     // in the request's order
     const ebb_part **by_chunk; // owned: [chunk - first_chunk]
-    uint64_t applied;       // watermark after this push
+    uint64_t applied;          // watermark after this push
     uint64_t staleness;
-    const char *why;        // refusals: what was wrong (static text)
+    const char *why; // refusals: what was wrong (static text)
 } ebb_push;
 
 // Builds the job from an install order and its manifest (packed): chunks at their initial values. The hash must match. CONFIG or INVAL with a sentence in

@@ -231,8 +231,7 @@ void ebb_journal_del_watermark(ebb_kvbatch *b, uint64_t stream)
     ebb_kvbatch_del(b, key, sizeof(key));
 }
 
-ebb_status ebb_journal_watermarks(ebb_kvstore *kv, ebb_status (*fn)(void *arg, uint64_t stream, uint64_t applied, uint64_t lsn), void *arg,
-                                  char *why)
+ebb_status ebb_journal_watermarks(ebb_kvstore *kv, ebb_status (*fn)(void *arg, uint64_t stream, uint64_t applied, uint64_t lsn), void *arg, char *why)
 {
     ebb_kviter *it = NULL;
     ebb_status st = EBB_OK;

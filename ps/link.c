@@ -10,10 +10,10 @@
 #include "core/rpc.h"
 
 #define REPORT_MS 100
-#define REPORT_MIN_MS 5       // between two reports, however much is new
+#define REPORT_MIN_MS 5 // between two reports, however much is new
 #define CALL_MS 2000
 #define LAST_CALL_MS 500
-#define BUILD_MS 60000        // the shard's thread may be at an install (initial values of a large model)
+#define BUILD_MS 60000 // the shard's thread may be at an install (initial values of a large model)
 
 struct ebb_link {
     ebb_net *net;

@@ -34,8 +34,8 @@ ebb_pin *ebb_pins_find(ebb_pins *p, uint64_t id)
     return NULL;
 }
 
-ebb_status ebb_pins_add(ebb_pins *p, uint64_t id, uint64_t version, const ebb_chunk_state *chunks, uint32_t count, uint64_t now_ms,
-                        uint32_t ttl_ms, uint64_t *pinned_version)
+ebb_status ebb_pins_add(ebb_pins *p, uint64_t id, uint64_t version, const ebb_chunk_state *chunks, uint32_t count, uint64_t now_ms, uint32_t ttl_ms,
+                        uint64_t *pinned_version)
 {
     if (id == 0) {
         return EBB_INVAL;

@@ -24,8 +24,8 @@ typedef struct ebb_pins {
 void ebb_pins_init(ebb_pins *p);
 void ebb_pins_fini(ebb_pins *p);
 // Pins the chunks, or renews the pin of that id (its version stays). INVAL: id 0. TRYLATER: too many pins. NOMEM.
-ebb_status ebb_pins_add(ebb_pins *p, uint64_t id, uint64_t version, const ebb_chunk_state *chunks, uint32_t count, uint64_t now_ms,
-                        uint32_t ttl_ms, uint64_t *pinned_version);
+ebb_status ebb_pins_add(ebb_pins *p, uint64_t id, uint64_t version, const ebb_chunk_state *chunks, uint32_t count, uint64_t now_ms, uint32_t ttl_ms,
+                        uint64_t *pinned_version);
 ebb_pin *ebb_pins_find(ebb_pins *p, uint64_t id); // NULL: no such pin (or expired)
 void ebb_pins_drop(ebb_pins *p, uint64_t id);
 void ebb_pins_expire(ebb_pins *p, uint64_t now_ms);

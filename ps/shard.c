@@ -22,8 +22,8 @@
 #define SYNC_MS_DEFAULT 250
 #define SNAPSHOT_MS_DEFAULT 60000
 #define SNAPSHOT_BYTES_DEFAULT (256u << 20)
-#define SNAPSHOT_WINDOW 4       // chunks handed to the snapshot thread at a time: so many may need a second buffer
-#define IDLE_SNAPSHOT_MS 1000   // durability snapshot: a pause this long makes what is done durable
+#define SNAPSHOT_WINDOW 4     // chunks handed to the snapshot thread at a time: so many may need a second buffer
+#define IDLE_SNAPSHOT_MS 1000 // durability snapshot: a pause this long makes what is done durable
 #define DISK_CHECK_MS 500
 #define REPORT_WATERMARKS_MAX 1800 // they must fit a control message; the rest follows in the next report
 #define CREDIT 8
@@ -250,7 +250,8 @@ static void s_on_unpin(ebb_shard *s, const ebb_event *e)
 
 static void s_write_failed(ebb_shard *s, ebb_status st)
 {
-    s_fatal(s, EBB_EXIT_RESTART, "a write to the store failed: its outcome is unknown, so nothing is acknowledged any more; the restart recovers", st);
+    s_fatal(s, EBB_EXIT_RESTART, "a write to the store failed: its outcome is unknown, so nothing is acknowledged any more; the restart recovers",
+            st);
 }
 
 // Makes what waits in the journal's batch as durable as the job asks. False: the shard is dead.

@@ -10,7 +10,7 @@
 #include "ps/event.h"
 #include "ps/job.h"
 
-#define EBB_SHARD_REQUESTS_MAX 256            // waiting requests; more are answered TRYLATER
+#define EBB_SHARD_REQUESTS_MAX 256               // waiting requests; more are answered TRYLATER
 #define EBB_SHARD_REQUEST_BYTES_MAX (512u << 20) // their payload, unless it is a single one
 
 typedef struct ebb_shard_options {
@@ -23,8 +23,8 @@ typedef struct ebb_shard_options {
     // Called on the shard's thread. reply takes the frames. report takes env (free by ebb_pb_free) and says its number.
     void (*reply)(void *arg, const ebb_peer *peer, ebb_frames *frames);
     void (*report)(void *arg, Ebb__Envelope *env, uint64_t report);
-    void (*news)(void *arg);                                 // something new to report
-    void (*shutdown)(void *arg);                             // the coordinator wants the process to end
+    void (*news)(void *arg);                                  // something new to report
+    void (*shutdown)(void *arg);                              // the coordinator wants the process to end
     void (*fatal)(void *arg, int exit_code, const char *why); // nothing is answered from now on
     void *arg;
 } ebb_shard_options;

@@ -17,8 +17,8 @@ typedef struct peer {
     uint64_t job;
 } peer;
 
-#define PEER_BODY(kind, field, value) \
-    Ebb__Envelope env = EBB__ENVELOPE__INIT; \
+#define PEER_BODY(kind, field, value)           \
+    Ebb__Envelope env = EBB__ENVELOPE__INIT;    \
     env.body_case = EBB__ENVELOPE__BODY_##kind; \
     env.field = (value)
 

@@ -48,7 +48,8 @@ static void test_jobspec_names_unknown_keys(void **state)
     (void)state;
     s_refused(COUNTER "optimzer: {name: sgd}\n", "JOB:4: unknown key \"optimzer\" (did you mean \"optimizer\"?)\n");
     s_refused(COUNTER "optimizer:\n  name: sgd\n  learning_speed: 1\n",
-              "JOB:6: unknown key \"optimizer.learning_speed\" (known here: name, lr, betas, eps, momentum, nesterov, weight_decay, clip_norm, groups, schedule)\n");
+              "JOB:6: unknown key \"optimizer.learning_speed\" (known here: name, lr, betas, eps, momentum, nesterov, weight_decay, clip_norm, "
+              "groups, schedule)\n");
     s_refused(COUNTER "optimizer: {schedule: {kindd: cosine}}\n",
               "JOB:4: unknown key \"optimizer.schedule.kindd\" (did you mean \"optimizer.schedule.kind\"?)\n");
 }
@@ -83,9 +84,9 @@ static void test_jobspec_lists_all_errors(void **state)
 {
     (void)state;
     s_refused(COUNTER "batch: x\nshards: 0\nstep: 3\nlease: soon\n", "JOB:6: unknown key \"step\" (did you mean \"steps\"?)\n"
-                                                                   "JOB:5: shards: 0 is out of range (1 to 1024)\n"
-                                                                   "JOB:4: batch: expected a whole number, not \"x\"\n"
-                                                                   "JOB:7: lease: expected a time like 10s or 500ms, not \"soon\"\n");
+                                                                     "JOB:5: shards: 0 is out of range (1 to 1024)\n"
+                                                                     "JOB:4: batch: expected a whole number, not \"x\"\n"
+                                                                     "JOB:7: lease: expected a time like 10s or 500ms, not \"soon\"\n");
     s_refused(COUNTER "batch: 1\nbatch: 2\n", "JOB:5: batch is given twice (first in line 4)\n");
 }
 
@@ -97,7 +98,8 @@ static void test_jobspec_checks_across_keys(void **state)
     s_refused(COUNTER "workers: {min: 3, max: 2}\n", "JOB:4: workers.max is smaller than workers.min\n");
     s_refused("name: g\nmodel:\n  family: gpt\n  width: 128\n  heads: 3\ndata: {path: x}\nsteps: 1\n",
               "JOB:4: model.width: 128 is not a multiple of model.heads (3)\n");
-    s_refused("name: m\nmodel: {family: mlp}\ndata: {path: x}\nsteps: 1\n", "JOB: model.sizes: an mlp needs 2 to 16 numbers: [input, hidden..., classes]\n");
+    s_refused("name: m\nmodel: {family: mlp}\ndata: {path: x}\nsteps: 1\n",
+              "JOB: model.sizes: an mlp needs 2 to 16 numbers: [input, hidden..., classes]\n");
     s_refused("name: g\nmodel: {family: gpt}\nsteps: 1\n", "JOB: data.path is missing: the file to train on\n");
     s_refused("name: g\nmodel: {family: gpt}\ndata: {path: x, format: csv}\nsteps: 1\n", "JOB:3: data.format: a gpt reads bytes\n");
     s_refused("name: a/b\nmodel: {family: counter}\nsteps: 1\n",
@@ -155,7 +157,8 @@ static void test_jobspec_reads_units_and_off(void **state)
     (void)state;
     Ebb__JobSpec *spec;
     char *errors;
-    CHECK_OK(s_load(COUNTER "consistency: {staleness_weight: off}\nlease: 1.5s\ncheckpoint: {journal_bytes: 2MiB, interval: 1m}\nseed: 9007199254740993\n",
+    CHECK_OK(s_load(COUNTER
+                    "consistency: {staleness_weight: off}\nlease: 1.5s\ncheckpoint: {journal_bytes: 2MiB, interval: 1m}\nseed: 9007199254740993\n",
                     NULL, &spec, &errors));
     assert_string_equal(errors, "");
     assert_string_equal(spec->consistency->staleness_weight, "off");
@@ -172,15 +175,16 @@ static void test_jobspec_reads_units_and_off(void **state)
     free(errors);
 }
 
-static const char s_golden[] = "name: kjv-gpt\nseed: 1\nmodel:\n  family: gpt\n  layers: 4\n  width: 128\n  heads: 4\n  context: 64\n  vocab: 256\n"
-                               "data:\n  path: %s\n  format: bytes\n  val_fraction: 0.05\n  scale: 1\n"
-                               "optimizer:\n  name: adamw\n  lr: 0.001\n  betas: [0.9, 0.95]\n  eps: 1e-08\n  momentum: 0.9\n  nesterov: false\n"
-                               "  weight_decay: 0.1\n  clip_norm: 1\n  groups:\n    matrices: {lr_scale: 1}\n    vectors: {lr_scale: 1, weight_decay: 0}\n"
-                               "  schedule: {kind: cosine, warmup_steps: 100, min_lr_ratio: 0.1}\n"
-                               "consistency:\n  mode: async\n  staleness_weight: off\n  staleness_max: 64\n  inflight_max: 1\n"
-                               "durability: journal\nshards: 2\nworkers: {min: 2, max: 2, threads: 1}\nbatch: 16\nsteps: 3000\nunit_steps: 16\n"
-                               "eval: {every: 500, samples_max: 2048}\ncheckpoint: {journal_bytes: 268435456, interval: 30000ms}\nlease: 10000ms\n"
-                               "chunk_elems: 262144\n";
+static const char s_golden[] =
+    "name: kjv-gpt\nseed: 1\nmodel:\n  family: gpt\n  layers: 4\n  width: 128\n  heads: 4\n  context: 64\n  vocab: 256\n"
+    "data:\n  path: %s\n  format: bytes\n  val_fraction: 0.05\n  scale: 1\n"
+    "optimizer:\n  name: adamw\n  lr: 0.001\n  betas: [0.9, 0.95]\n  eps: 1e-08\n  momentum: 0.9\n  nesterov: false\n"
+    "  weight_decay: 0.1\n  clip_norm: 1\n  groups:\n    matrices: {lr_scale: 1}\n    vectors: {lr_scale: 1, weight_decay: 0}\n"
+    "  schedule: {kind: cosine, warmup_steps: 100, min_lr_ratio: 0.1}\n"
+    "consistency:\n  mode: async\n  staleness_weight: off\n  staleness_max: 64\n  inflight_max: 1\n"
+    "durability: journal\nshards: 2\nworkers: {min: 2, max: 2, threads: 1}\nbatch: 16\nsteps: 3000\nunit_steps: 16\n"
+    "eval: {every: 500, samples_max: 2048}\ncheckpoint: {journal_bytes: 268435456, interval: 30000ms}\nlease: 10000ms\n"
+    "chunk_elems: 262144\n";
 
 static char *s_print(const Ebb__JobSpec *spec)
 {
@@ -202,7 +206,8 @@ static void test_jobspec_prints_the_golden_job(void **state)
     Ebb__JobSpec *spec;
     char *errors;
     CHECK_OK(s_load("name: kjv-gpt\nmodel: {family: gpt}\ndata: {path: text.txt}\n"
-                    "optimizer: {lr: 1.0e-3, betas: [0.9, 0.95], weight_decay: 0.1, clip_norm: 1.0, schedule: {kind: cosine, warmup_steps: 100, min_lr_ratio: 0.1}}\n"
+                    "optimizer: {lr: 1.0e-3, betas: [0.9, 0.95], weight_decay: 0.1, clip_norm: 1.0, schedule: {kind: cosine, warmup_steps: 100, "
+                    "min_lr_ratio: 0.1}}\n"
                     "shards: 2\nworkers: {min: 2}\nsteps: 3000\neval: {every: 500, samples_max: 2048}\n",
                     NULL, &spec, &errors));
     assert_string_equal(errors, "");

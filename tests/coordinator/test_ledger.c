@@ -16,7 +16,7 @@
 typedef struct model_shard {
     uint64_t applied[UNITS_MAX], durable[UNITS_MAX];
     uint64_t late_applied[UNITS_MAX], late_durable[UNITS_MAX]; // an earlier report of this life, to be delivered again
-    bool fresh; // a new process that has not reported yet
+    bool fresh;                                                // a new process that has not reported yet
 } model_shard;
 
 typedef struct model_worker {
@@ -38,9 +38,9 @@ typedef struct model {
     uint64_t below, sparse[UNITS_MAX], steps_retired;
     size_t n_sparse;
     // what leases are out, by our own book-keeping
-    int holder[UNITS_MAX];         // worker, -1: none
-    uint64_t deadline[UNITS_MAX];  // of the holder
-    uint64_t settle[UNITS_MAX];    // not to be leased before
+    int holder[UNITS_MAX];        // worker, -1: none
+    uint64_t deadline[UNITS_MAX]; // of the holder
+    uint64_t settle[UNITS_MAX];   // not to be leased before
     bool retired[UNITS_MAX];
 } model;
 

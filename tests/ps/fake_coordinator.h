@@ -142,21 +142,21 @@ static inline void fake_coordinator_stop(fake_coordinator *c)
 }
 
 // Waits (at most 20 s) until the condition on c holds, under the lock.
-#define FAKE_WAIT(c, cond)                                      \
-    do {                                                        \
-        uint64_t fake_until_ = ebb_clock_ms() + 20000;          \
-        bool fake_ok_ = false;                                  \
-        while (!fake_ok_ && ebb_clock_ms() < fake_until_) {     \
-            pthread_mutex_lock(&(c)->lock);                     \
-            fake_ok_ = (cond);                                  \
-            pthread_mutex_unlock(&(c)->lock);                   \
-            if (!fake_ok_) {                                    \
-                ebb_clock_sleep_ms(5);                          \
-            }                                                   \
-        }                                                       \
-        if (!fake_ok_) {                                        \
-            fail_msg("waited 20 s for %s", #cond);              \
-        }                                                       \
+#define FAKE_WAIT(c, cond)                                  \
+    do {                                                    \
+        uint64_t fake_until_ = ebb_clock_ms() + 20000;      \
+        bool fake_ok_ = false;                              \
+        while (!fake_ok_ && ebb_clock_ms() < fake_until_) { \
+            pthread_mutex_lock(&(c)->lock);                 \
+            fake_ok_ = (cond);                              \
+            pthread_mutex_unlock(&(c)->lock);               \
+            if (!fake_ok_) {                                \
+                ebb_clock_sleep_ms(5);                      \
+            }                                               \
+        }                                                   \
+        if (!fake_ok_) {                                    \
+            fail_msg("waited 20 s for %s", #cond);          \
+        }                                                   \
     } while (0)
 
 #endif

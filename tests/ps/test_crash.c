@@ -33,8 +33,8 @@ static void s_spawn(crash *x)
     assert_true(pid >= 0);
     if (pid == 0) {
         ebb_process_die_with_parent(SIGKILL);
-        execl(EBB_SHARD_PROGRAM, "ebb-shard", "--coordinator", x->c.endpoint, "--bind", x->bind, "--dir", store, "--shard", "0", "--log", getenv("EBB_TEST_LOG") != NULL ? getenv("EBB_TEST_LOG") : "/dev/null",
-              (char *)NULL);
+        execl(EBB_SHARD_PROGRAM, "ebb-shard", "--coordinator", x->c.endpoint, "--bind", x->bind, "--dir", store, "--shard", "0", "--log",
+              getenv("EBB_TEST_LOG") != NULL ? getenv("EBB_TEST_LOG") : "/dev/null", (char *)NULL);
         _exit(127);
     }
     x->pid = pid;

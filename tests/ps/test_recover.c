@@ -275,8 +275,8 @@ static void test_recover_names_damaged_rows(void **state)
         const uint8_t *key;
         size_t len;
         const char *named;
-    } cases[] = {{head7, 13, "journal record 7"},      {part7, 13, "journal record 7"},         {chunk3, 10, "chunk 3"},
-                 {water1, 9, "watermark of stream 1"}, {(const uint8_t *)"M", 1, "manifest"},   {(const uint8_t *)"I", 1, "install"},
+    } cases[] = {{head7, 13, "journal record 7"},       {part7, 13, "journal record 7"},       {chunk3, 10, "chunk 3"},
+                 {water1, 9, "watermark of stream 1"},  {(const uint8_t *)"M", 1, "manifest"}, {(const uint8_t *)"I", 1, "install"},
                  {(const uint8_t *)"G", 1, "state row"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (uint64_t round = 0; round < 6; round++) { // any bit of the row, header or body
@@ -314,7 +314,8 @@ static void test_recover_names_missing_rows(void **state)
         s_start(&b, "momentum", what == 3 ? "snapshot" : "journal", seed);
         s_ten_pushes(&b, true);
         CHECK_OK(ebb_kvbatch_new(&batch));
-        const uint8_t cut[9] = {'J', 0, 0, 0, 0, 0, 0, 0, 9}, chunk[10] = {'C', 0, 0, 0, 1, 0, 0, 0, 2, 0}, slot[10] = {'C', 0, 0, 0, 1, 0, 0, 0, 2, 1};
+        const uint8_t cut[9] = {'J', 0, 0, 0, 0, 0, 0, 0, 9}, chunk[10] = {'C', 0, 0, 0, 1, 0, 0, 0, 2, 0},
+                      slot[10] = {'C', 0, 0, 0, 1, 0, 0, 0, 2, 1};
         const uint8_t chunk_g2[9] = {'C', 0, 0, 0, 2, 0, 0, 0, 2}, chunk_g2_end[9] = {'C', 0, 0, 0, 2, 0, 0, 0, 3};
         if (what == 0) {
             ebb_kvbatch_del_range(batch, cut, sizeof(cut), "K", 1); // the journal's end

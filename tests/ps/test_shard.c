@@ -45,7 +45,8 @@ static void s_start(live *l, const ebb_server_options *o)
 
 static void s_up(live *l)
 {
-    const ebb_server_options o = {.coordinator = l->c.endpoint, .bind = l->bind, .dir = l->store, .shutdown = s_on_shutdown, .fatal = s_on_fatal, .arg = l};
+    const ebb_server_options o = {
+        .coordinator = l->c.endpoint, .bind = l->bind, .dir = l->store, .shutdown = s_on_shutdown, .fatal = s_on_fatal, .arg = l};
     s_start(l, &o);
     uint64_t incarnation = ebb_server_incarnation(l->server);
     FAKE_WAIT(&l->c, l->c.installed && l->c.incarnation == incarnation);
@@ -348,7 +349,7 @@ static void s_restart(const char *durability)
     for (uint64_t i = version + 1; i <= 25; i++) {
         s_expect(&l, 1, i, i - 1, EBB__VERDICT__VERDICT_APPLIED, i, i);
     }
-    ebb_server_stop(&l.server); // clean: nothing is lost at any level
+    ebb_server_stop(&l.server);                                    // clean: nothing is lost at any level
     FAKE_WAIT(&l.c, l.c.applied[1] == 25 && l.c.durable[1] == 25); // by the last report
     s_up(&l);
     s_expect(&l, 1, 25, 24, EBB__VERDICT__VERDICT_DUPLICATE, 25, 25);
@@ -435,7 +436,8 @@ static void test_shard_refuses_another_job(void **state)
     l.f.install.job++;
     fake_coordinator_start(&l.c, l.net, &l.f, l.dir);
     // This coordinator does not know the job the shard reports, and installs its own.
-    const ebb_server_options o = {.coordinator = l.c.endpoint, .bind = l.bind, .dir = l.store, .shutdown = s_on_shutdown, .fatal = s_on_fatal, .arg = &l};
+    const ebb_server_options o = {
+        .coordinator = l.c.endpoint, .bind = l.bind, .dir = l.store, .shutdown = s_on_shutdown, .fatal = s_on_fatal, .arg = &l};
     s_start(&l, &o);
     FAKE_WAIT(&l.c, l.fatals == 1);
     assert_int_equal(l.fatal_code, 65);

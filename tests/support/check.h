@@ -14,20 +14,20 @@
 #include "core/rng.h"
 #include "core/status.h"
 
-#define CHECK_OK(e)                                                                            \
-    do {                                                                                       \
-        ebb_status check_st_ = (e);                                                            \
-        if (check_st_ != EBB_OK) {                                                             \
+#define CHECK_OK(e)                                                                             \
+    do {                                                                                        \
+        ebb_status check_st_ = (e);                                                             \
+        if (check_st_ != EBB_OK) {                                                              \
             fail_msg("%s: %s (%s)", #e, ebb_status_name(check_st_), ebb_status_str(check_st_)); \
-        }                                                                                      \
+        }                                                                                       \
     } while (0)
 
-#define CHECK_ERR(e, want)                                                                        \
-    do {                                                                                          \
-        ebb_status check_st_ = (e);                                                               \
-        if (check_st_ != (want)) {                                                                \
+#define CHECK_ERR(e, want)                                                                          \
+    do {                                                                                            \
+        ebb_status check_st_ = (e);                                                                 \
+        if (check_st_ != (want)) {                                                                  \
             fail_msg("%s: got %s, want %s", #e, ebb_status_name(check_st_), ebb_status_name(want)); \
-        }                                                                                         \
+        }                                                                                           \
     } while (0)
 
 // Fresh seed per run, printed so that a failure can be replayed with EBB_SEED=n.

@@ -56,8 +56,8 @@ static void s_print(json_t *e, bool json)
     char stamp[32];
     localtime_r(&seconds, &tm);
     strftime(stamp, sizeof(stamp), "%H:%M:%S", &tm);
-    printf("%s.%03d  %-20s %-14s %s\n", stamp, (int)(ms % 1000), json_string_value(json_object_get(e, "kind")), json_string_value(json_object_get(e, "subject")),
-           json_string_value(json_object_get(e, "text")));
+    printf("%s.%03d  %-20s %-14s %s\n", stamp, (int)(ms % 1000), json_string_value(json_object_get(e, "kind")),
+           json_string_value(json_object_get(e, "subject")), json_string_value(json_object_get(e, "text")));
 }
 
 // events.log: one JSON object per line, written by `ebb run`. Returns the last id printed.
@@ -83,8 +83,11 @@ static uint64_t s_from_log(const ebb_rundir *dir, bool json)
 int ebb_verb_events(int argc, char **argv)
 {
     arguments a = {0};
-    const struct argp argp = {s_options, s_parse, "[RUN]", "What happened in a run: joins, deaths, restarts, evaluations.\vRUN is the run's folder; by default the newest in ./runs.",
-                              NULL, NULL, NULL};
+    const struct argp argp = {
+        s_options, s_parse,
+        "[RUN]",   "What happened in a run: joins, deaths, restarts, evaluations.\vRUN is the run's folder; by default the newest in ./runs.",
+        NULL,      NULL,
+        NULL};
     argp_err_exit_status = EX_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     ebb_rundir dir;

@@ -106,10 +106,15 @@ static ebb_status s_export_stopped(ebb_rundir *dir, const char *endpoint, const 
 int ebb_verb_export(int argc, char **argv)
 {
     arguments a = {0};
-    const struct argp argp = {s_options, s_parse, "[RUN]",
-                              "Writes the model as safetensors, taken from all shards at a pinned version.\vRUN is the run's folder; by default the newest in "
-                              "./runs. It may be running, stopped or finished.\n\n  ebb export runs/kjv-gpt --out model.safetensors",
-                              NULL, NULL, NULL};
+    const struct argp argp = {
+        s_options,
+        s_parse,
+        "[RUN]",
+        "Writes the model as safetensors, taken from all shards at a pinned version.\vRUN is the run's folder; by default the newest in "
+        "./runs. It may be running, stopped or finished.\n\n  ebb export runs/kjv-gpt --out model.safetensors",
+        NULL,
+        NULL,
+        NULL};
     argp_err_exit_status = EX_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     ebb_rundir dir;
@@ -121,7 +126,8 @@ int ebb_verb_export(int argc, char **argv)
     }
     ebb_process_signals();
     ebb_rundir_endpoint(&dir, "coordinator", endpoint, sizeof(endpoint));
-    st = ebb_rundir_is_live(&dir) ? ebb_fetch_model(endpoint, a.out, a.optimizer, 30000, &version, why) : s_export_stopped(&dir, endpoint, &a, &version, why);
+    st = ebb_rundir_is_live(&dir) ? ebb_fetch_model(endpoint, a.out, a.optimizer, 30000, &version, why)
+                                  : s_export_stopped(&dir, endpoint, &a, &version, why);
     if (st != EBB_OK) {
         return ebb_complain(st, "export failed: %s", why[0] ? why : ebb_status_str(st));
     }

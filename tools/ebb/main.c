@@ -76,7 +76,8 @@ static void s_usage(FILE *out)
     for (size_t i = 0; i < N_VERBS; i++) {
         fprintf(out, "  %-8s  %s\n", s_verbs[i].name, s_verbs[i].help);
     }
-    fprintf(out, "\nebb VERB --help tells more. For example:\n\n  ebb run examples/digits-mlp.yaml\n  ebb status --watch\n  ebb sample --prompt 'In the beginning'\n");
+    fprintf(out, "\nebb VERB --help tells more. For example:\n\n  ebb run examples/digits-mlp.yaml\n  ebb status --watch\n  ebb sample --prompt 'In "
+                 "the beginning'\n");
 }
 
 // Letters that differ at the same place, plus the difference in length: enough to find a mistyped verb.

@@ -448,8 +448,9 @@ static ebb_status s_load_job(run *r)
 static ebb_status s_prepare_dir(run *r, char *why)
 {
     bool has_job = ebb_rundir_has(&r->dir, "job.yaml");
-    EBB_TRY(ebb_mkdirs(r->dir.path) == EBB_OK ? EBB_OK : (snprintf(why, 512, "cannot create %.400s: %s", r->dir.path, strerror(errno)),
-                                                           errno == EACCES || errno == EPERM || errno == EROFS ? EBB_NOTAUTH : EBB_IO));
+    EBB_TRY(ebb_mkdirs(r->dir.path) == EBB_OK ? EBB_OK
+                                              : (snprintf(why, 512, "cannot create %.400s: %s", r->dir.path, strerror(errno)),
+                                                 errno == EACCES || errno == EPERM || errno == EROFS ? EBB_NOTAUTH : EBB_IO));
     EBB_TRY(ebb_rundir_lock(&r->dir, why));
     if (r->a.resume && !has_job) {
         snprintf(why, 512, "%.400s holds no run to resume", r->dir.path);
@@ -469,7 +470,9 @@ static ebb_status s_prepare_dir(run *r, char *why)
     char *text = s_job_text(r->spec, &len), *old = has_job ? ebb_rundir_read(&r->dir, "job.yaml", NULL) : NULL;
     ebb_status st = EBB_OK;
     if (old != NULL && strcmp(old, text) != 0) {
-        snprintf(why, 512, "the run in %.300s has other settings than this job: resume it as it is (ebb run --resume --dir ...), or start over with --force", r->dir.path);
+        snprintf(why, 512,
+                 "the run in %.300s has other settings than this job: resume it as it is (ebb run --resume --dir ...), or start over with --force",
+                 r->dir.path);
         st = EBB_CONFIG;
     } else if (old == NULL) {
         st = ebb_rundir_write(&r->dir, "job.yaml", text, len);
@@ -485,9 +488,9 @@ static ebb_status s_prepare_dir(run *r, char *why)
 static void s_dry_run(const run *r)
 {
     ebb_jobspec_print(r->spec, stdout);
-    printf("# would start in %s: 1 coordinator, %u shard%s, %u worker%s\n# %llu training samples, %llu held out, %llu steps\n", r->dir.path, r->spec->shards,
-           r->spec->shards == 1 ? "" : "s", r->spec->workers_min, r->spec->workers_min == 1 ? "" : "s", (unsigned long long)r->spec->data->train_samples,
-           (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
+    printf("# would start in %s: 1 coordinator, %u shard%s, %u worker%s\n# %llu training samples, %llu held out, %llu steps\n", r->dir.path,
+           r->spec->shards, r->spec->shards == 1 ? "" : "s", r->spec->workers_min, r->spec->workers_min == 1 ? "" : "s",
+           (unsigned long long)r->spec->data->train_samples, (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
 }
 
 static int s_run(run *r)
@@ -563,12 +566,17 @@ int ebb_verb_run(int argc, char **argv)
     if (r == NULL) {
         return EX_OSERR;
     }
-    const struct argp argp = {s_options, s_parse, "[JOB.yaml]",
-                              "Trains a job on this machine.\vStarts a coordinator, the shards and the workers as processes, starts them again when they die, shows "
-                              "progress, and ends with the model in RUN/model.safetensors. Ctrl-C stops in order; --resume goes on.\n\n"
-                              "  ebb run examples/digits-mlp.yaml\n  ebb run examples/kjv-gpt.yaml --data my.txt --steps 1000\n  ebb run --resume --dir runs/kjv-gpt\n\n"
-                              "docs/config.md describes the job file.",
-                              NULL, NULL, NULL};
+    const struct argp argp = {
+        s_options,
+        s_parse,
+        "[JOB.yaml]",
+        "Trains a job on this machine.\vStarts a coordinator, the shards and the workers as processes, starts them again when they die, shows "
+        "progress, and ends with the model in RUN/model.safetensors. Ctrl-C stops in order; --resume goes on.\n\n"
+        "  ebb run examples/digits-mlp.yaml\n  ebb run examples/kjv-gpt.yaml --data my.txt --steps 1000\n  ebb run --resume --dir runs/kjv-gpt\n\n"
+        "docs/config.md describes the job file.",
+        NULL,
+        NULL,
+        NULL};
     argp_err_exit_status = EX_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &r->a);
     r->tty = isatty(1);

@@ -157,7 +157,8 @@ void ebb_rundir_remove_sockets(ebb_rundir *r)
 
 ebb_status ebb_rundir_clear(const ebb_rundir *r, char *why)
 {
-    static const char *const leaves[] = {"coordinator", "logs", "pids", "sock", "sock.path", "job.yaml", "model.safetensors", "model.json", "result.json", "events.log"};
+    static const char *const leaves[] = {"coordinator",       "logs",       "pids",        "sock",      "sock.path", "job.yaml",
+                                         "model.safetensors", "model.json", "result.json", "events.log"};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof(leaves) / sizeof(leaves[0]) + 1024; i++) {
         char shard[32];

@@ -108,8 +108,8 @@ static ebb_status s_load(const char *path, const ebb_model_config *config, float
     return st;
 }
 
-ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *prompt, size_t count, double temperature, uint32_t top_k, uint64_t seed,
-                           char *why)
+ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *prompt, size_t count, double temperature, uint32_t top_k,
+                           uint64_t seed, char *why)
 {
     char job[PATH_MAX], *errors = NULL;
     size_t errors_len = 0;
@@ -151,9 +151,14 @@ out:
 int ebb_verb_sample(int argc, char **argv)
 {
     arguments a = {.prompt = "", .bytes = 400, .temperature = 0.8, .top_k = 40, .seed = ebb_rng_system()};
-    const struct argp argp = {s_options, s_parse, "[RUN]",
-                              "Lets the gpt of a run write.\vRUN is the run's folder; by default the newest in ./runs.\n\n  ebb sample --prompt 'And God said' --bytes 200", NULL,
-                              NULL, NULL};
+    const struct argp argp = {
+        s_options,
+        s_parse,
+        "[RUN]",
+        "Lets the gpt of a run write.\vRUN is the run's folder; by default the newest in ./runs.\n\n  ebb sample --prompt 'And God said' --bytes 200",
+        NULL,
+        NULL,
+        NULL};
     argp_err_exit_status = EX_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     ebb_rundir dir;

@@ -62,7 +62,8 @@ static int s_ended(const ebb_rundir *dir, bool json)
     } else {
         json_t *evals = json_object_get(result, "evals"), *last = json_array_get(evals, json_array_size(evals) - 1);
         printf("%s is not running; it ended as %s after %lld of %lld steps", dir->path, json_string_value(json_object_get(result, "state")),
-               (long long)json_integer_value(json_object_get(result, "steps_done")), (long long)json_integer_value(json_object_get(result, "steps_total")));
+               (long long)json_integer_value(json_object_get(result, "steps_done")),
+               (long long)json_integer_value(json_object_get(result, "steps_total")));
         if (last != NULL) {
             printf(", validation loss %.4f", json_number_value(json_object_get(last, "loss")));
         }
@@ -102,7 +103,9 @@ static void s_show(const Ebb__StatusReply *s, bool json, bool in_place)
 int ebb_verb_status(int argc, char **argv)
 {
     arguments a = {0};
-    const struct argp argp = {s_options, s_parse, "[RUN]", "How a run is doing, or how it ended.\vRUN is the run's folder; by default the newest in ./runs.", NULL, NULL, NULL};
+    const struct argp argp = {
+        s_options, s_parse, "[RUN]", "How a run is doing, or how it ended.\vRUN is the run's folder; by default the newest in ./runs.",
+        NULL,      NULL,    NULL};
     argp_err_exit_status = EX_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     ebb_rundir dir;

@@ -7,7 +7,7 @@
 #include "tools/ebb/rundir.h"
 
 #define EBB_CHILDREN_MAX 1280
-#define EBB_QUICK_MS 1000    // a death sooner than this after the start counts towards giving up
+#define EBB_QUICK_MS 1000 // a death sooner than this after the start counts towards giving up
 #define EBB_QUICK_DEATHS 20
 
 typedef enum ebb_child_kind { EBB_CHILD_COORDINATOR, EBB_CHILD_SHARD, EBB_CHILD_WORKER } ebb_child_kind;

@@ -19,7 +19,7 @@ int ebb_exit_code(ebb_status st);
 int ebb_complain(ebb_status st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // Samples count bytes from a model file to stdout. Error text in why (>= 512).
-ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *prompt, size_t count, double temperature, uint32_t top_k, uint64_t seed,
-                           char *why);
+ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *prompt, size_t count, double temperature, uint32_t top_k,
+                           uint64_t seed, char *why);
 
 #endif

@@ -28,8 +28,8 @@ struct ebb_model_state {
     float *arena;
     float *embedded; // (N,C)
     layer_acts *layers;
-    float *lnf, *lnf_mean, *lnf_rstd; // (N,C) (N) (N)
-    float *logits;                    // (N,V)
+    float *lnf, *lnf_mean, *lnf_rstd;          // (N,C) (N) (N)
+    float *logits;                             // (N,V)
     float *dx, *dtmp, *dwide, *dqkv, *scratch; // backward: (N,C) (N,C) (N,4C) (N,3C) (T,T)
 };
 

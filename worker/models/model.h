@@ -14,10 +14,10 @@
 #define EBB_MODEL_SIZES_MAX 16
 
 typedef struct ebb_model_config {
-    char family[16];                                // "gpt" | "mlp" | "counter"
-    uint32_t layers, width, heads, context, vocab;  // gpt
-    uint32_t sizes[EBB_MODEL_SIZES_MAX], n_sizes;   // mlp: input, hidden..., classes
-    uint64_t numel;                                 // counter
+    char family[16];                               // "gpt" | "mlp" | "counter"
+    uint32_t layers, width, heads, context, vocab; // gpt
+    uint32_t sizes[EBB_MODEL_SIZES_MAX], n_sizes;  // mlp: input, hidden..., classes
+    uint64_t numel;                                // counter
 } ebb_model_config;
 
 typedef struct ebb_batch {

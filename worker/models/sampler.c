@@ -73,7 +73,8 @@ ebb_status ebb_sampler_run(const ebb_model_config *config, const float *params, 
     }
     for (size_t i = 0; i < count; i++) {
         family->logits(state, params, window, (uint32_t)held, logits);
-        int32_t token = s_pick(logits + (held - 1) * config->vocab, sorted, config->vocab, options, ebb_rng_uniform_at(options->seed, 0x53414D50u, i));
+        int32_t token =
+            s_pick(logits + (held - 1) * config->vocab, sorted, config->vocab, options, ebb_rng_uniform_at(options->seed, 0x53414D50u, i));
         if (emit(arg, token) != 0) {
             break;
         }
