@@ -710,9 +710,9 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
     s->pid = q->pid;
     s->rss_bytes = q->rss_bytes;
     snprintf(s->endpoint, sizeof(s->endpoint), "%.250s", q->endpoint);
-    if (q->alive_ns > s->alive_ns && q->busy_ns >= s->busy_ns) {
-        double busy = (double)(q->busy_ns - s->busy_ns) / (double)(q->alive_ns - s->alive_ns);
-        s->busy = s->alive_ns == 0 ? busy : 0.9 * s->busy + 0.1 * busy;
+    // Over at least a second: a shard counts a batch as busy when it is done, so shorter spans say nothing.
+    if (q->alive_ns >= s->alive_ns + 1000000000u && q->busy_ns >= s->busy_ns) {
+        s->busy = (double)(q->busy_ns - s->busy_ns) / (double)(q->alive_ns - s->alive_ns);
         s->busy_ns = q->busy_ns;
         s->alive_ns = q->alive_ns;
     }

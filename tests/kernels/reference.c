@@ -23,13 +23,16 @@ void ref_gemm(double *c, double *mag, int ta, int tb, int m, int n, int k, doubl
     }
 }
 
-static void s_moments(const float *x, size_t cols, double *mean, double *rstd)
+// spread = mean of |x|: what the rounding of the mean is measured by (the mean itself may cancel to nothing).
+static void s_moments(const float *x, size_t cols, double *mean, double *rstd, double *spread)
 {
-    double sum = 0, square = 0;
+    double sum = 0, abs = 0, square = 0;
     for (size_t c = 0; c < cols; c++) {
         sum += x[c];
+        abs += fabs(x[c]);
     }
     *mean = sum / (double)cols;
+    *spread = abs / (double)cols;
     for (size_t c = 0; c < cols; c++) {
         square += (x[c] - *mean) * (x[c] - *mean);
     }
@@ -39,11 +42,12 @@ static void s_moments(const float *x, size_t cols, double *mean, double *rstd)
 void ref_layernorm(double *y, double *mag, double *mean, double *rstd, const float *x, const float *w, const float *b, size_t rows, size_t cols)
 {
     for (size_t r = 0; r < rows; r++) {
-        s_moments(x + r * cols, cols, &mean[r], &rstd[r]);
+        double spread;
+        s_moments(x + r * cols, cols, &mean[r], &rstd[r], &spread);
         for (size_t c = 0; c < cols; c++) {
             double v = x[r * cols + c];
             y[r * cols + c] = (v - mean[r]) * rstd[r] * w[c] + b[c];
-            mag[r * cols + c] = (fabs(v) + fabs(mean[r])) * rstd[r] * fabs(w[c]) + fabs(b[c]);
+            mag[r * cols + c] = (fabs(v) + spread) * rstd[r] * fabs(w[c]) + fabs(b[c]);
         }
     }
 }
@@ -57,8 +61,8 @@ void ref_layernorm_grad(double *dx, double *dx_mag, double *dw, double *dw_mag, 
     }
     for (size_t r = 0; r < rows; r++) {
         const float *in = x + r * cols, *g = dy + r * cols;
-        double mean, rstd;
-        s_moments(in, cols, &mean, &rstd);
+        double mean, rstd, spread;
+        s_moments(in, cols, &mean, &rstd, &spread);
         for (size_t j = 0; j < cols; j++) {
             double nj = (in[j] - mean) * rstd, sum = 0, abs = 0;
             for (size_t i = 0; i < cols; i++) {
@@ -69,7 +73,7 @@ void ref_layernorm_grad(double *dx, double *dx_mag, double *dw, double *dw_mag, 
             dx[r * cols + j] = sum;
             dx_mag[r * cols + j] = abs;
             dw[j] += g[j] * nj;
-            dw_mag[j] += fabs(g[j]) * (fabs(in[j]) + fabs(mean)) * rstd;
+            dw_mag[j] += fabs(g[j]) * (fabs(in[j]) + spread) * rstd;
             db[j] += g[j];
             db_mag[j] += fabs(g[j]);
         }
