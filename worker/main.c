@@ -8,6 +8,7 @@
 #include "core/limits.h"
 #include "core/log.h"
 #include "core/process.h"
+#include "kernels/blas_core.h"
 #include "worker/worker.h"
 
 static const struct argp_option s_options[] = {
@@ -69,6 +70,7 @@ static void s_version(FILE *stream, struct argp_state *state)
 
 int main(int argc, char **argv)
 {
+    ebb_blas_core_tune(argv);
     static const struct argp argp = {.options = s_options, .parser = s_parse, .doc = "Computes gradients for an Ebbtide job."};
     arguments a = {0};
     argp_err_exit_status = EX_USAGE;
