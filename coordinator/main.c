@@ -123,8 +123,10 @@ int main(int argc, char **argv)
         }
     }
     if (ebb_mkdirs(a.dir) != EBB_OK) {
-        fprintf(stderr, "ebb-coordinator: cannot create %s: %s\n", a.dir, strerror(errno));
-        return errno == EACCES || errno == EPERM ? EX_NOPERM : EX_CANTCREAT;
+        int err = errno;
+        fprintf(stderr, "ebb-coordinator: cannot create %s: %s\n", a.dir, strerror(err));
+        ebb_jobspec_free(&spec);
+        return err == EACCES || err == EPERM ? EX_NOPERM : EX_CANTCREAT;
     }
     ebb_coordinator *c = malloc(sizeof(*c));
     ebb_net *net = NULL;
