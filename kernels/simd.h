@@ -20,7 +20,7 @@ EBB_INLINE float ebb_expf(float x)
     x = x > 88.0f ? 88.0f : x;
     float keep = x < -87.0f ? 0.0f : 1.0f;
     x = x < -87.0f ? -87.0f : x;
-    float n = __builtin_rintf(x * 1.44269504088896341f);
+    float n = __builtin_rintf((x == x ? x : 0.0f) * 1.44269504088896341f); // NaN has no exponent, but goes through r into the result
     float r = x - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
@@ -30,7 +30,7 @@ EBB_INLINE float ebb_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) << 23;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
     float scale;
     memcpy(&scale, &bits, 4);
     return p * scale * keep;
