@@ -62,7 +62,7 @@ def case_gpt(args, scratch):
     check(sampled.returncode == 0 and len(sampled.stdout) >= 80, f"ebb sample: {sampled.stderr.strip()}")
     check(run.tool("sample", run.folder, "--prompt", "And the", "--bytes", "80", "--seed", "5").stdout == sampled.stdout, "the same seed sampled another text")
     print(f"sample: {sampled.stdout!r}")
-    check(not run.children(), "programs are left behind")
+    check(not run.children() and not list(run.folder.glob("sock/*")), "programs or sockets are left behind")
 
 
 def case_kill(args, scratch):
@@ -214,6 +214,11 @@ def daemons(args, scratch, run):
     copy = scratch / "shard-copy"
     shutil.copytree(run.folder / "shard-0", copy)
     refused("folder of another shard", [shard, "--coordinator", "tcp://127.0.0.1:9", "--bind", f"ipc://{scratch}/x", "--dir", copy, "--shard", 1], [str(copy)])
+    mark = copy / "SHARD"
+    mark.write_text(mark.read_text().replace("format 1 ", "format 99 "))
+    refused("folder of a newer format", [shard, "--coordinator", "tcp://127.0.0.1:9", "--bind", f"ipc://{scratch}/x", "--dir", copy, "--shard", 0], ["newer", "99"])
+    check("format 99" in mark.read_text(), "the refused folder was changed")
+
 
 
 CASES = {name[5:]: function for name, function in globals().items() if name.startswith("case_")}
