@@ -31,14 +31,14 @@ EBB_CLONES void ebb_cpu_gelu_grad(float *restrict dy, const float *restrict x, s
 EBB_CLONES void ebb_cpu_relu(float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        x[i] = x[i] > 0.0f ? x[i] : 0.0f;
+        x[i] = x[i] < 0.0f ? 0.0f : x[i]; // NaN stays NaN: divergence must show
     }
 }
 
 EBB_CLONES void ebb_cpu_relu_grad(float *restrict dy, const float *restrict y, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        dy[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+        dy[i] = y[i] <= 0.0f ? 0.0f : dy[i];
     }
 }
 

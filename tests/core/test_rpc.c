@@ -19,7 +19,15 @@ static void *s_serve(void *arg)
     server *s = arg;
     ebb_socket *router = NULL;
     char why[256];
-    if (ebb_router_open(s->net, s->endpoint, false, &router, why) != EBB_OK) {
+    // libzmq lets go of the last server's path in the background: in one process it may still be taken for a moment.
+    ebb_status opened = EBB_EXISTS;
+    for (int tries = 0; opened == EBB_EXISTS && tries < 500; tries++) {
+        opened = ebb_router_open(s->net, s->endpoint, false, &router, why);
+        if (opened == EBB_EXISTS) {
+            ebb_clock_sleep_ms(10);
+        }
+    }
+    if (opened != EBB_OK) {
         fprintf(stderr, "%s\n", why);
         return NULL;
     }
