@@ -130,6 +130,9 @@ class Run:
         if status != 0:
             self.explain()
             raise Failed(f"`ebb run` ended with {status}")
+        for file in [self.output, *(self.folder / "logs").glob("*.log")]:
+            text = file.read_text(errors="replace")
+            check("Sanitizer" not in text and "runtime error:" not in text, f"a sanitizer reports in {file}: {text[-3000:]}")
 
     def children(self):
         """name -> pid of the living programs of this run."""
