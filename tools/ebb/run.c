@@ -461,7 +461,7 @@ static ebb_status s_prepare_dir(run *r, char *why)
                  ebb_rundir_has(&r->dir, "result.json") ? "a finished" : "an unfinished");
         return EBB_EXISTS;
     }
-    if (r->a.force) {
+    if (r->a.force && has_job) { // a folder without job.yaml is not a run: what stands in it is somebody else's
         EBB_TRY(ebb_rundir_clear(&r->dir, why));
         has_job = false;
     }
