@@ -144,7 +144,6 @@ ebb_status ebb_coordinator_open(ebb_coordinator *c, const char *dir, Ebb__JobSpe
     if (ebb_statestore_get_state(c->store, state, sizeof(state)) == EBB_OK && strcmp(state, "SUCCEEDED") == 0) {
         c->state = EBB_JOB_SUCCEEDED;
     }
-    c->started_ms = now_ms;
     if (c->spec->eval_every > 0) {
         uint64_t done = ebb_ledger_steps_done(&c->ledger);
         c->eval_next = (done / c->spec->eval_every + 1) * c->spec->eval_every;

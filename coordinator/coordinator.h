@@ -33,7 +33,7 @@ typedef struct ebb_step_name {
 
 typedef struct ebb_coordinator {
     ebb_statestore *store;
-    uint64_t job, created_ms, started_ms; // created: wall clock; started: monotonic, of this process
+    uint64_t job, created_ms; // created: wall clock
     Ebb__JobSpec *spec;
     ebb_plan plan;
     ebb_ledger ledger;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/assert.h"
+#include "core/bytes.h"
 
 #define FORMAT_VERSION 1u
 #define EVENTS_KEPT 100000u
@@ -13,40 +14,13 @@ struct ebb_statestore {
     ebb_kvstore *kv;
 };
 
-static void s_le(uint8_t *p, uint64_t v, int bytes)
-{
-    for (int i = 0; i < bytes; i++) {
-        p[i] = (uint8_t)(v >> (8 * i));
-    }
-}
-
-static uint64_t s_from_le(const uint8_t *p, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < bytes; i++) {
-        v |= (uint64_t)p[i] << (8 * i);
-    }
-    return v;
-}
-
 // Key: letter and up to two big-endian numbers, so that iteration goes in their order.
 static size_t s_key(uint8_t *key, char letter, int numbers, uint64_t a, uint64_t b)
 {
     key[0] = (uint8_t)letter;
-    for (int i = 0; i < 8; i++) {
-        key[1 + i] = (uint8_t)(a >> (56 - 8 * i));
-        key[9 + i] = (uint8_t)(b >> (56 - 8 * i));
-    }
+    ebb_put_be64(key + 1, a);
+    ebb_put_be64(key + 9, b);
     return 1 + 8 * (size_t)numbers;
-}
-
-static uint64_t s_key_number(const uint8_t *key)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++) {
-        v = v << 8 | key[i];
-    }
-    return v;
 }
 
 ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why)
@@ -76,15 +50,15 @@ ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why)
         ebb_kviter_close(&it);
         if (st == EBB_OK) {
             memcpy(row, "EBBC", 4);
-            s_le(row + 4, FORMAT_VERSION, 4);
+            ebb_put_le32(row + 4, FORMAT_VERSION);
             st = ebb_kvstore_put(s->kv, "F", 1, row, sizeof(row), true);
         }
     } else if (st == EBB_OK) {
         if (len != 8 || memcmp(value, "EBBC", 4) != 0) {
             snprintf(why, 512, "%.300s is not a coordinator's folder", dir);
             st = EBB_CONFIG;
-        } else if (s_from_le(value + 4, 4) > FORMAT_VERSION) {
-            snprintf(why, 512, "%.300s has format %u, written by a newer version; this one reads up to %u", dir, (unsigned)s_from_le(value + 4, 4),
+        } else if (ebb_get_le32(value + 4) > FORMAT_VERSION) {
+            snprintf(why, 512, "%.300s has format %u, written by a newer version; this one reads up to %u", dir, (unsigned)ebb_get_le32(value + 4),
                      FORMAT_VERSION);
             st = EBB_NEWER;
         }
@@ -130,8 +104,8 @@ static ebb_status s_put_message(ebb_statestore *s, const uint8_t *key, size_t ke
 ebb_status ebb_statestore_put_job(ebb_statestore *s, uint64_t job, uint64_t created_ms, const Ebb__JobSpec *spec)
 {
     uint8_t head[16];
-    s_le(head, job, 8);
-    s_le(head + 8, created_ms, 8);
+    ebb_put_le64(head, job);
+    ebb_put_le64(head + 8, created_ms);
     return s_put_message(s, (const uint8_t *)"J", 1, head, sizeof(head), &spec->base, true);
 }
 
@@ -143,8 +117,8 @@ ebb_status ebb_statestore_get_job(ebb_statestore *s, uint64_t *job, uint64_t *cr
     ProtobufCMessage *msg = NULL;
     ebb_status st = len < 16 ? EBB_CORRUPT : ebb_pb_unpack(&ebb__job_spec__descriptor, value + 16, len - 16, &msg);
     if (st == EBB_OK) {
-        *job = s_from_le(value, 8);
-        *created_ms = s_from_le(value + 8, 8);
+        *job = ebb_get_le64(value);
+        *created_ms = ebb_get_le64(value + 8);
         *spec = (Ebb__JobSpec *)msg;
     }
     free(value);
@@ -161,10 +135,10 @@ ebb_status ebb_statestore_put_placement(ebb_statestore *s, const uint8_t *manife
         free(row);
         return EBB_NOMEM;
     }
-    s_le(row, epoch, 8);
+    ebb_put_le64(row, epoch);
     for (uint32_t i = 0; i < n; i++) {
-        s_le(row + 8 + 8 * i, ranges[i].first, 4);
-        s_le(row + 12 + 8 * i, ranges[i].count, 4);
+        ebb_put_le32(row + 8 + 8 * i, ranges[i].first);
+        ebb_put_le32(row + 12 + 8 * i, ranges[i].count);
     }
     ebb_kvbatch_put(batch, "M", 1, manifest, len);
     ebb_kvbatch_put(batch, "P", 1, row, row_len);
@@ -181,10 +155,10 @@ ebb_status ebb_statestore_get_placement(ebb_statestore *s, uint8_t **manifest, s
     EBB_TRY(ebb_kvstore_get(s->kv, "P", 1, &row, &row_len));
     ebb_status st = row_len == 8 + 8 * (size_t)n ? ebb_kvstore_get(s->kv, "M", 1, manifest, len) : EBB_CORRUPT;
     if (st == EBB_OK) {
-        *epoch = s_from_le(row, 8);
+        *epoch = ebb_get_le64(row);
         for (uint32_t i = 0; i < n; i++) {
-            ranges[i].first = (uint32_t)s_from_le(row + 8 + 8 * i, 4);
-            ranges[i].count = (uint32_t)s_from_le(row + 12 + 8 * i, 4);
+            ranges[i].first = ebb_get_le32(row + 8 + 8 * i);
+            ranges[i].count = ebb_get_le32(row + 12 + 8 * i);
         }
     }
     free(row);
@@ -213,11 +187,11 @@ ebb_status ebb_statestore_retire(ebb_statestore *s, const ebb_ledger *l, const u
         free(row);
         return EBB_NOMEM;
     }
-    s_le(row, l->retired_below, 8);
-    s_le(row + 8, l->steps_retired, 8);
-    s_le(row + 16, l->n_retired, 8);
+    ebb_put_le64(row, l->retired_below);
+    ebb_put_le64(row + 8, l->steps_retired);
+    ebb_put_le64(row + 16, l->n_retired);
     for (size_t i = 0; i < l->n_retired; i++) {
-        s_le(row + 24 + 8 * i, l->retired[i], 8);
+        ebb_put_le64(row + 24 + 8 * i, l->retired[i]);
     }
     ebb_kvbatch_put(batch, "R", 1, row, row_len);
     for (size_t i = 0; i < n; i++) {
@@ -238,16 +212,16 @@ static ebb_status s_load_retired(ebb_statestore *s, ebb_ledger *l)
     if (st != EBB_OK) {
         return st == EBB_NOENT ? EBB_OK : st;
     }
-    uint64_t n = len >= 24 ? s_from_le(value + 16, 8) : 0;
+    uint64_t n = len >= 24 ? ebb_get_le64(value + 16) : 0;
     if (len < 24 || n != (len - 24) / 8 || len % 8 != 0) {
         free(value);
         return EBB_CORRUPT;
     }
     uint64_t *sparse = malloc(n * sizeof(*sparse) + 1);
     for (uint64_t i = 0; sparse != NULL && i < n; i++) {
-        sparse[i] = s_from_le(value + 24 + 8 * i, 8);
+        sparse[i] = ebb_get_le64(value + 24 + 8 * i);
     }
-    st = sparse == NULL ? EBB_NOMEM : ebb_ledger_restore_retired(l, s_from_le(value, 8), sparse, n, s_from_le(value + 8, 8));
+    st = sparse == NULL ? EBB_NOMEM : ebb_ledger_restore_retired(l, ebb_get_le64(value), sparse, n, ebb_get_le64(value + 8));
     free(sparse);
     free(value);
     return st;
@@ -292,7 +266,7 @@ ebb_status ebb_statestore_load_skips(ebb_statestore *s, ebb_statestore_skip_fn *
     size_t key_len, len;
     while (ebb_kviter_next(it, &key, &key_len, &value, &len)) {
         if (key_len == 17) {
-            fn(arg, s_key_number(key + 1), s_key_number(key + 9));
+            fn(arg, ebb_get_be64(key + 1), ebb_get_be64(key + 9));
         }
     }
     ebb_status st = ebb_kviter_status(it);
@@ -324,7 +298,7 @@ ebb_status ebb_statestore_load_evals(ebb_statestore *s, ebb_progress *p, bool *f
         st = ebb_pb_unpack(&ebb__eval_point__descriptor, value, len, &msg);
         if (st == EBB_OK && key_len == 9) {
             const Ebb__EvalPoint *m = (const Ebb__EvalPoint *)msg;
-            ebb_eval_point point = {s_key_number(key + 1), m->step, m->version, m->loss, m->accuracy, m->time_s};
+            ebb_eval_point point = {ebb_get_be64(key + 1), m->step, m->version, m->loss, m->accuracy, m->time_s};
             ebb_progress_eval(p, &point);
             *final_done = *final_done || point.id == UINT64_MAX;
         }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/assert.h"
+#include "core/bytes.h"
 #include "core/crc32c.h"
 
 #define PART_MAGIC 0x31504245u // "EBP1" read as a little-endian u32
@@ -118,53 +119,37 @@ ebb_status ebb_pb_dup(const ProtobufCMessage *msg, ProtobufCMessage **out)
 
 // ---- part headers ----
 
-static void s_put(uint8_t *p, uint64_t v, int bytes)
-{
-    for (int i = 0; i < bytes; i++) {
-        p[i] = (uint8_t)(v >> (8 * i));
-    }
-}
-
-static uint64_t s_get(const uint8_t *p, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < bytes; i++) {
-        v |= (uint64_t)p[i] << (8 * i);
-    }
-    return v;
-}
-
 static void s_header_write(const ebb_part *p, uint8_t *h)
 {
-    s_put(h, PART_MAGIC, 4);
+    ebb_put_le32(h, PART_MAGIC);
     h[4] = p->codec;
     h[5] = p->dtype;
-    s_put(h + 6, p->kind, 2);
-    s_put(h + 8, p->chunk, 4);
-    s_put(h + 12, p->crc32c, 4);
-    s_put(h + 16, p->version, 8);
-    s_put(h + 24, p->numel, 8);
-    s_put(h + 32, p->buf->len, 8);
-    s_put(h + 40, 0, 4);
-    s_put(h + 44, ebb_crc32c(0, h, 44), 4);
+    ebb_put_le16(h + 6, p->kind);
+    ebb_put_le32(h + 8, p->chunk);
+    ebb_put_le32(h + 12, p->crc32c);
+    ebb_put_le64(h + 16, p->version);
+    ebb_put_le64(h + 24, p->numel);
+    ebb_put_le64(h + 32, p->buf->len);
+    ebb_put_le32(h + 40, 0);
+    ebb_put_le32(h + 44, ebb_crc32c(0, h, 44));
 }
 
 static const char *s_header_read(const uint8_t *h, ebb_part *p, uint64_t *nbytes)
 {
-    if (s_get(h, 4) != PART_MAGIC) {
+    if (ebb_get_le32(h) != PART_MAGIC) {
         return "part header has the wrong magic";
     }
-    if (s_get(h + 44, 4) != ebb_crc32c(0, h, 44)) {
+    if (ebb_get_le32(h + 44) != ebb_crc32c(0, h, 44)) {
         return "part header checksum is wrong";
     }
     p->codec = h[4];
     p->dtype = h[5];
-    p->kind = (uint16_t)s_get(h + 6, 2);
-    p->chunk = (uint32_t)s_get(h + 8, 4);
-    p->crc32c = (uint32_t)s_get(h + 12, 4);
-    p->version = s_get(h + 16, 8);
-    p->numel = s_get(h + 24, 8);
-    *nbytes = s_get(h + 32, 8);
+    p->kind = ebb_get_le16(h + 6);
+    p->chunk = ebb_get_le32(h + 8);
+    p->crc32c = ebb_get_le32(h + 12);
+    p->version = ebb_get_le64(h + 16);
+    p->numel = ebb_get_le64(h + 24);
+    *nbytes = ebb_get_le64(h + 32);
     return NULL;
 }
 

@@ -19,8 +19,8 @@
 static void s_key(uint8_t key[KEY_BYTES], uint64_t lsn, uint32_t part)
 {
     key[0] = 'J';
-    ebb_row_key_u64(key + 1, lsn);
-    ebb_row_key_u32(key + 9, part);
+    ebb_put_be64(key + 1, lsn);
+    ebb_put_be32(key + 9, part);
 }
 
 ebb_status ebb_journal_init(ebb_journal *j, ebb_kvstore *kv)
@@ -40,35 +40,35 @@ static void s_head_write(const ebb_record *r, uint8_t h[HEAD_BYTES])
     uint32_t weight;
     memcpy(&weight, &r->weight, sizeof(weight));
     memset(h, 0, HEAD_BYTES);
-    ebb_row_put_u32(h, HEAD_MAGIC);
+    ebb_put_le32(h, HEAD_MAGIC);
     h[4] = (uint8_t)r->kind;
-    ebb_row_put_u64(h + 8, r->job);
-    ebb_row_put_u64(h + 16, r->lsn);
-    ebb_row_put_u64(h + 24, r->version);
-    ebb_row_put_u64(h + 32, r->stream);
-    ebb_row_put_u64(h + 40, r->seq);
-    ebb_row_put_u32(h + 48, r->attempt);
-    ebb_row_put_u32(h + 52, r->n_parts);
-    ebb_row_put_u64(h + 56, r->staleness);
-    ebb_row_put_u32(h + 64, weight);
-    ebb_row_put_u32(h + 68, ebb_crc32c(0, h, 68));
+    ebb_put_le64(h + 8, r->job);
+    ebb_put_le64(h + 16, r->lsn);
+    ebb_put_le64(h + 24, r->version);
+    ebb_put_le64(h + 32, r->stream);
+    ebb_put_le64(h + 40, r->seq);
+    ebb_put_le32(h + 48, r->attempt);
+    ebb_put_le32(h + 52, r->n_parts);
+    ebb_put_le64(h + 56, r->staleness);
+    ebb_put_le32(h + 64, weight);
+    ebb_put_le32(h + 68, ebb_crc32c(0, h, 68));
 }
 
 static ebb_status s_head_read(const uint8_t *h, size_t len, uint64_t lsn, ebb_record *r)
 {
-    if (len != HEAD_BYTES || ebb_row_u32(h) != HEAD_MAGIC || ebb_row_u32(h + 68) != ebb_crc32c(0, h, 68)) {
+    if (len != HEAD_BYTES || ebb_get_le32(h) != HEAD_MAGIC || ebb_get_le32(h + 68) != ebb_crc32c(0, h, 68)) {
         return EBB_CORRUPT;
     }
-    uint32_t weight = ebb_row_u32(h + 64);
+    uint32_t weight = ebb_get_le32(h + 64);
     *r = (ebb_record){.kind = (ebb_record_kind)h[4],
-                      .job = ebb_row_u64(h + 8),
-                      .lsn = ebb_row_u64(h + 16),
-                      .version = ebb_row_u64(h + 24),
-                      .stream = ebb_row_u64(h + 32),
-                      .seq = ebb_row_u64(h + 40),
-                      .attempt = ebb_row_u32(h + 48),
-                      .n_parts = ebb_row_u32(h + 52),
-                      .staleness = ebb_row_u64(h + 56)};
+                      .job = ebb_get_le64(h + 8),
+                      .lsn = ebb_get_le64(h + 16),
+                      .version = ebb_get_le64(h + 24),
+                      .stream = ebb_get_le64(h + 32),
+                      .seq = ebb_get_le64(h + 40),
+                      .attempt = ebb_get_le32(h + 48),
+                      .n_parts = ebb_get_le32(h + 52),
+                      .staleness = ebb_get_le64(h + 56)};
     memcpy(&r->weight, &weight, sizeof(weight));
     bool known = r->kind == EBB_RECORD_PUSH || (r->kind == EBB_RECORD_SKIP && r->n_parts == 0);
     return known && r->lsn == lsn && r->n_parts <= EBB_PARTS_MAX ? EBB_OK : EBB_CORRUPT;
@@ -85,14 +85,14 @@ void ebb_journal_add(ebb_journal *j, const ebb_record *r, const ebb_part *parts)
     for (uint32_t i = 0; i < r->n_parts; i++) {
         const ebb_part *p = &parts[i];
         memset(ph, 0, sizeof(ph));
-        ebb_row_put_u32(ph, PART_MAGIC);
-        ebb_row_put_u32(ph + 4, p->chunk);
-        ebb_row_put_u32(ph + 8, (uint32_t)p->numel);
-        ebb_row_put_u32(ph + 12, p->crc32c); // verified on receipt, so it needs no second look
-        ebb_row_put_u64(ph + 16, r->lsn);
+        ebb_put_le32(ph, PART_MAGIC);
+        ebb_put_le32(ph + 4, p->chunk);
+        ebb_put_le32(ph + 8, (uint32_t)p->numel);
+        ebb_put_le32(ph + 12, p->crc32c); // verified on receipt, so it needs no second look
+        ebb_put_le64(ph + 16, r->lsn);
         ph[24] = p->codec;
         ph[25] = p->dtype;
-        ebb_row_put_u32(ph + 28, ebb_crc32c(0, ph, 28));
+        ebb_put_le32(ph + 28, ebb_crc32c(0, ph, 28));
         const void *pieces[2] = {ph, p->buf->data};
         size_t lens[2] = {sizeof(ph), p->buf->len};
         s_key(key, r->lsn, i + 1);
@@ -121,13 +121,13 @@ ebb_status ebb_journal_commit(ebb_journal *j, bool sync)
 
 static ebb_status s_part_read(const uint8_t *v, size_t len, uint64_t lsn, ebb_replay_part *out)
 {
-    if (len < PART_HEADER_BYTES || ebb_row_u32(v) != PART_MAGIC || ebb_row_u32(v + 28) != ebb_crc32c(0, v, 28) || ebb_row_u64(v + 16) != lsn) {
+    if (len < PART_HEADER_BYTES || ebb_get_le32(v) != PART_MAGIC || ebb_get_le32(v + 28) != ebb_crc32c(0, v, 28) || ebb_get_le64(v + 16) != lsn) {
         return EBB_CORRUPT;
     }
-    *out = (ebb_replay_part){.chunk = ebb_row_u32(v + 4), .numel = ebb_row_u32(v + 8), .data = v + PART_HEADER_BYTES};
+    *out = (ebb_replay_part){.chunk = ebb_get_le32(v + 4), .numel = ebb_get_le32(v + 8), .data = v + PART_HEADER_BYTES};
     size_t bytes = len - PART_HEADER_BYTES;
     if (v[24] != EBB_CODEC_RAW || v[25] != EBB_DTYPE_F32 || bytes != (size_t)out->numel * sizeof(float) ||
-        ebb_crc32c(0, out->data, bytes) != ebb_row_u32(v + 12)) {
+        ebb_crc32c(0, out->data, bytes) != ebb_get_le32(v + 12)) {
         return EBB_CORRUPT;
     }
     return EBB_OK;
@@ -156,8 +156,8 @@ ebb_status ebb_journal_replay(ebb_journal *j, uint64_t after, ebb_replay_fn *fn,
             st = s_corrupt(why, *last, "followed by a key of the wrong length");
             break;
         }
-        uint64_t lsn = ebb_row_from_key_u64(key + 1);
-        uint32_t i = ebb_row_from_key_u32(key + 9);
+        uint64_t lsn = ebb_get_be64(key + 1);
+        uint32_t i = ebb_get_be32(key + 9);
         bytes += len;
         if (lsn <= after) {
             continue; // in every chunk's row already; not dropped yet
@@ -218,16 +218,16 @@ ebb_status ebb_journal_drop(ebb_kvstore *kv, uint64_t upto)
 void ebb_journal_put_watermark(ebb_kvbatch *b, uint64_t stream, uint64_t applied, uint64_t lsn)
 {
     uint8_t key[9] = {'W'}, value[16];
-    ebb_row_key_u64(key + 1, stream);
-    ebb_row_put_u64(value, applied);
-    ebb_row_put_u64(value + 8, lsn);
+    ebb_put_be64(key + 1, stream);
+    ebb_put_le64(value, applied);
+    ebb_put_le64(value + 8, lsn);
     ebb_row_put(b, key, sizeof(key), value, sizeof(value));
 }
 
 void ebb_journal_del_watermark(ebb_kvbatch *b, uint64_t stream)
 {
     uint8_t key[9] = {'W'};
-    ebb_row_key_u64(key + 1, stream);
+    ebb_put_be64(key + 1, stream);
     ebb_kvbatch_del(b, key, sizeof(key));
 }
 
@@ -241,11 +241,11 @@ ebb_status ebb_journal_watermarks(ebb_kvstore *kv, ebb_status (*fn)(void *arg, u
     while (st == EBB_OK && ebb_kviter_next(it, &key, &key_len, &value, &len)) {
         if (key_len != 9 || ebb_row_check(value, len, &n) != EBB_OK || n != 16) {
             snprintf(why, 256, "watermark of stream %llu: its checksum or format is damaged",
-                     key_len == 9 ? (unsigned long long)ebb_row_from_key_u64(key + 1) : 0ull);
+                     key_len == 9 ? (unsigned long long)ebb_get_be64(key + 1) : 0ull);
             st = EBB_CORRUPT;
             break;
         }
-        st = fn(arg, ebb_row_from_key_u64(key + 1), ebb_row_u64(value), ebb_row_u64(value + 8));
+        st = fn(arg, ebb_get_be64(key + 1), ebb_get_le64(value), ebb_get_le64(value + 8));
     }
     if (st == EBB_OK && (st = ebb_kviter_status(it)) != EBB_OK) {
         snprintf(why, 256, "reading the watermarks: the store reports damage");

@@ -141,10 +141,10 @@ void ebb_recover_put_retired(ebb_kvbatch *b, const ebb_streams *s)
     size_t len = 16 + s->n_retired * 8;
     uint8_t *v = malloc(len);
     EBB_ASSERT(v != NULL);
-    ebb_row_put_u64(v, s->retired_below);
-    ebb_row_put_u64(v + 8, s->n_retired);
+    ebb_put_le64(v, s->retired_below);
+    ebb_put_le64(v + 8, s->n_retired);
     for (size_t i = 0; i < s->n_retired; i++) {
-        ebb_row_put_u64(v + 16 + 8 * i, s->retired[i]);
+        ebb_put_le64(v + 16 + 8 * i, s->retired[i]);
     }
     ebb_row_put(b, "R", 1, v, len);
     free(v);
@@ -158,7 +158,7 @@ static ebb_status s_load_retired(ebb_kvstore *kv, ebb_streams *s, char *why)
     if (st == EBB_NOENT) {
         return EBB_OK;
     }
-    if (st == EBB_OK && (len < 16 || (len - 16) / 8 != ebb_row_u64(v + 8) || len % 8 != 0)) {
+    if (st == EBB_OK && (len < 16 || (len - 16) / 8 != ebb_get_le64(v + 8) || len % 8 != 0)) {
         st = EBB_CORRUPT;
     }
     if (st == EBB_OK) {
@@ -169,9 +169,9 @@ static ebb_status s_load_retired(ebb_kvstore *kv, ebb_streams *s, char *why)
             st = EBB_NOMEM;
         } else {
             for (size_t i = 0; i < n; i++) {
-                list[i] = ebb_row_u64(v + 16 + 8 * i);
+                list[i] = ebb_get_le64(v + 16 + 8 * i);
             }
-            st = ebb_streams_retire(s, ebb_row_u64(v), list, n, &changed, NULL, NULL);
+            st = ebb_streams_retire(s, ebb_get_le64(v), list, n, &changed, NULL, NULL);
             free(list);
         }
     }

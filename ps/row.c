@@ -7,7 +7,7 @@
 void ebb_row_put(ebb_kvbatch *b, const void *key, size_t key_len, const void *value, size_t len)
 {
     uint8_t crc[4];
-    ebb_row_put_u32(crc, ebb_crc32c(0, value, len));
+    ebb_put_le32(crc, ebb_crc32c(0, value, len));
     const void *pieces[2] = {value, crc};
     size_t lens[2] = {len, sizeof(crc)};
     ebb_kvbatch_putv(b, key, key_len, pieces, lens, 2);
@@ -15,7 +15,7 @@ void ebb_row_put(ebb_kvbatch *b, const void *key, size_t key_len, const void *va
 
 ebb_status ebb_row_check(const uint8_t *stored, size_t stored_len, size_t *len)
 {
-    if (stored_len < 4 || ebb_crc32c(0, stored, stored_len - 4) != ebb_row_u32(stored + stored_len - 4)) {
+    if (stored_len < 4 || ebb_crc32c(0, stored, stored_len - 4) != ebb_get_le32(stored + stored_len - 4)) {
         return EBB_CORRUPT;
     }
     *len = stored_len - 4;

@@ -19,8 +19,8 @@
 static void s_chunk_key(uint8_t key[CHUNK_KEY_BYTES], uint32_t generation, uint32_t chunk, uint32_t slot)
 {
     key[0] = 'C';
-    ebb_row_key_u32(key + 1, generation);
-    ebb_row_key_u32(key + 5, chunk);
+    ebb_put_be32(key + 1, generation);
+    ebb_put_be32(key + 5, chunk);
     key[9] = (uint8_t)slot;
 }
 
@@ -32,16 +32,16 @@ ebb_status ebb_snapshot_write_chunk(ebb_kvstore *kv, uint32_t generation, const 
         uint8_t key[CHUNK_KEY_BYTES], h[CHUNK_HEADER_BYTES] = {0};
         const ebb_buf *buf = c->buf[slot];
         bool known = (c->crc_known & (1u << slot)) != 0;
-        ebb_row_put_u32(h, CHUNK_MAGIC);
-        ebb_row_put_u32(h + 4, c->id);
-        ebb_row_put_u32(h + 8, c->numel);
+        ebb_put_le32(h, CHUNK_MAGIC);
+        ebb_put_le32(h + 4, c->id);
+        ebb_put_le32(h + 8, c->numel);
         h[12] = (uint8_t)slot;
         h[13] = (uint8_t)c->n_bufs;
-        ebb_row_put_u64(h + 16, c->version);
-        ebb_row_put_u64(h + 24, c->lsn);
-        ebb_row_put_u64(h + 32, c->steps);
-        ebb_row_put_u32(h + 40, known ? c->crc[slot] : ebb_crc32c(0, buf->data, buf->len));
-        ebb_row_put_u32(h + 44, ebb_crc32c(0, h, 44));
+        ebb_put_le64(h + 16, c->version);
+        ebb_put_le64(h + 24, c->lsn);
+        ebb_put_le64(h + 32, c->steps);
+        ebb_put_le32(h + 40, known ? c->crc[slot] : ebb_crc32c(0, buf->data, buf->len));
+        ebb_put_le32(h + 44, ebb_crc32c(0, h, 44));
         const void *pieces[2] = {h, buf->data};
         size_t lens[2] = {sizeof(h), buf->len};
         s_chunk_key(key, generation, c->id, slot);
@@ -55,10 +55,10 @@ ebb_status ebb_snapshot_write_chunk(ebb_kvstore *kv, uint32_t generation, const 
 void ebb_snapshot_put_state(ebb_kvbatch *b, uint32_t generation, uint64_t lsn, uint64_t version, uint64_t skipped)
 {
     uint8_t v[STATE_BYTES] = {0};
-    ebb_row_put_u32(v, generation);
-    ebb_row_put_u64(v + 8, lsn);
-    ebb_row_put_u64(v + 16, version);
-    ebb_row_put_u64(v + 24, skipped);
+    ebb_put_le32(v, generation);
+    ebb_put_le64(v + 8, lsn);
+    ebb_put_le64(v + 16, version);
+    ebb_put_le64(v + 24, skipped);
     ebb_row_put(b, "G", 1, v, sizeof(v));
 }
 
@@ -69,10 +69,10 @@ ebb_status ebb_snapshot_get_state(ebb_kvstore *kv, uint32_t *generation, uint64_
     EBB_TRY(ebb_row_get(kv, "G", 1, &v, &len));
     ebb_status st = len == STATE_BYTES ? EBB_OK : EBB_CORRUPT;
     if (st == EBB_OK) {
-        *generation = ebb_row_u32(v);
-        *lsn = ebb_row_u64(v + 8);
-        *version = ebb_row_u64(v + 16);
-        *skipped = ebb_row_u64(v + 24);
+        *generation = ebb_get_le32(v);
+        *lsn = ebb_get_le64(v + 8);
+        *version = ebb_get_le64(v + 16);
+        *skipped = ebb_get_le64(v + 24);
     }
     free(v);
     return st;
@@ -80,20 +80,20 @@ ebb_status ebb_snapshot_get_state(ebb_kvstore *kv, uint32_t *generation, uint64_
 
 static const char *s_load_row(ebb_chunk_state *c, uint32_t slot, const uint8_t *v, size_t len)
 {
-    if (len < CHUNK_HEADER_BYTES || ebb_row_u32(v) != CHUNK_MAGIC || ebb_row_u32(v + 44) != ebb_crc32c(0, v, 44)) {
+    if (len < CHUNK_HEADER_BYTES || ebb_get_le32(v) != CHUNK_MAGIC || ebb_get_le32(v + 44) != ebb_crc32c(0, v, 44)) {
         return "its header is damaged";
     }
     const uint8_t *data = v + CHUNK_HEADER_BYTES;
     size_t bytes = len - CHUNK_HEADER_BYTES;
-    if (ebb_row_u32(v + 4) != c->id || v[12] != slot || v[13] != c->n_bufs || ebb_row_u32(v + 8) != c->numel ||
+    if (ebb_get_le32(v + 4) != c->id || v[12] != slot || v[13] != c->n_bufs || ebb_get_le32(v + 8) != c->numel ||
         bytes != (size_t)c->numel * sizeof(float)) {
         return "its shape is not the manifest's";
     }
     uint32_t crc = ebb_crc32c(0, data, bytes);
-    if (crc != ebb_row_u32(v + 40)) {
+    if (crc != ebb_get_le32(v + 40)) {
         return "the checksum of its values is wrong";
     }
-    uint64_t version = ebb_row_u64(v + 16), lsn = ebb_row_u64(v + 24), steps = ebb_row_u64(v + 32);
+    uint64_t version = ebb_get_le64(v + 16), lsn = ebb_get_le64(v + 24), steps = ebb_get_le64(v + 32);
     if (slot > 0 && (version != c->version || lsn != c->lsn || steps != c->steps)) {
         return "its slots are of different versions";
     }
@@ -115,10 +115,10 @@ ebb_status ebb_snapshot_load(ebb_kvstore *kv, uint32_t generation, ebb_chunk_sta
     ebb_kviter *it = NULL;
     ebb_status st = EBB_OK;
     uint32_t n = 0, want_slot = 0, chunk = 0;
-    ebb_row_key_u32(prefix + 1, generation);
+    ebb_put_be32(prefix + 1, generation);
     EBB_TRY(ebb_kviter_open(kv, prefix, sizeof(prefix), &it));
     while (ebb_kviter_next(it, &key, &key_len, &value, &len)) {
-        uint32_t id = key_len == CHUNK_KEY_BYTES ? ebb_row_from_key_u32(key + 5) : UINT32_MAX;
+        uint32_t id = key_len == CHUNK_KEY_BYTES ? ebb_get_be32(key + 5) : UINT32_MAX;
         const char *bad = NULL;
         if (id < first_chunk || id - first_chunk >= count) {
             bad = "it is not on this shard";

@@ -3,7 +3,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/jobspec.h"
 #include "tests/coordinator/peer.h"
-#include "tests/coordinator/scratch.h"
+#include "tests/support/scratch.h"
 
 #define LEASE_MS 2000
 
@@ -57,8 +57,8 @@ static ebb_status s_open(world *w, const char *job, char *why)
     Ebb__JobSpec *spec = NULL;
     snprintf(dir, sizeof(dir), "%s", scratch_path(&w->scratch, "store"));
     if (job != NULL) {
-        scratch_file(&w->scratch, "rows.csv", "1,2,0\n3,4,1\n5,6,0\n7,8,1\n");
-        CHECK_OK(ebb_jobspec_load(scratch_file(&w->scratch, "job.yaml", job), NULL, &spec, stderr));
+        scratch_text(&w->scratch, "rows.csv", "1,2,0\n3,4,1\n5,6,0\n7,8,1\n");
+        CHECK_OK(ebb_jobspec_load(scratch_text(&w->scratch, "job.yaml", job), NULL, &spec, stderr));
     }
     w->c = malloc(sizeof(*w->c));
     assert_non_null(w->c);

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE // open_memstream, nftw
 // The job file: every kind of mistake is one line that names file, line and what was expected; the effective job is the golden one.
 #include "coordinator/jobspec.h"
-#include "tests/coordinator/scratch.h"
+#include "tests/support/scratch.h"
 
 #include <limits.h>
 
@@ -15,7 +15,7 @@ static ebb_status s_load(const char *text, const char *data, Ebb__JobSpec **spec
     size_t len = 0;
     FILE *f = open_memstream(errors, &len);
     *spec = NULL;
-    ebb_status st = ebb_jobspec_load(scratch_file(&s_scratch, "job.yaml", text), data, spec, f);
+    ebb_status st = ebb_jobspec_load(scratch_text(&s_scratch, "job.yaml", text), data, spec, f);
     fclose(f);
     return st;
 }
@@ -134,13 +134,13 @@ static void test_jobspec_checks_the_data(void **state)
     CHECK_ERR(s_load(job, NULL, &spec, &errors), EBB_NOENT);
     assert_non_null(strstr(errors, "rows.csv"));
     free(errors);
-    scratch_file(&s_scratch, "rows.csv", "1,2,0\n3,4,1\n");
+    scratch_text(&s_scratch, "rows.csv", "1,2,0\n3,4,1\n");
     CHECK_ERR(s_load(job, NULL, &spec, &errors), EBB_CONFIG);
     assert_non_null(strstr(errors, "job.yaml:4: model.sizes: the input is 3 wide, but the rows of "));
     assert_non_null(strstr(errors, " have 2 features and a label\n"));
     free(errors);
     // --data replaces the path and is no longer relative to the job file.
-    snprintf(data, sizeof(data), "%s", scratch_file(&s_scratch, "wide.csv", "1,2,3,0\n3,4,5,1\n"));
+    snprintf(data, sizeof(data), "%s", scratch_text(&s_scratch, "wide.csv", "1,2,3,0\n3,4,5,1\n"));
     CHECK_OK(s_load(job, data, &spec, &errors));
     assert_string_equal(spec->data->path, data);
     assert_int_equal(spec->data->train_samples, 1);
@@ -202,7 +202,7 @@ static void test_jobspec_prints_the_golden_job(void **state)
     char bytes[4097], data[PATH_MAX], want[4096];
     memset(bytes, 'a', 4096);
     bytes[4096] = '\0';
-    assert_non_null(realpath(scratch_file(&s_scratch, "text.txt", bytes), data));
+    assert_non_null(realpath(scratch_text(&s_scratch, "text.txt", bytes), data));
     Ebb__JobSpec *spec;
     char *errors;
     CHECK_OK(s_load("name: kjv-gpt\nmodel: {family: gpt}\ndata: {path: text.txt}\n"

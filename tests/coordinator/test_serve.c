@@ -8,7 +8,7 @@
 #include "core/clock.h"
 #include "core/rpc.h"
 #include "tests/coordinator/peer.h"
-#include "tests/coordinator/scratch.h"
+#include "tests/support/scratch.h"
 
 #define UNITS 12
 #define KILLS 5
@@ -70,7 +70,7 @@ static void s_init(world *w)
     scratch_init(&w->scratch);
     snprintf(w->endpoint, sizeof(w->endpoint), "ipc://%s/c", w->scratch.dir);
     snprintf(w->dir, sizeof(w->dir), "%s/store", w->scratch.dir);
-    snprintf(w->job, sizeof(w->job), "%s", scratch_file(&w->scratch, "job.yaml", s_job));
+    snprintf(w->job, sizeof(w->job), "%s", scratch_text(&w->scratch, "job.yaml", s_job));
     CHECK_OK(ebb_net_new(&w->net));
     CHECK_OK(ebb_rpc_new(w->net, w->endpoint, &w->rpc));
     w->peer = (peer){s_ask, w, 0};
@@ -232,7 +232,7 @@ static void test_serve_exit_codes(void **state)
     world w;
     s_init(&w);
     char other[128], bad[128];
-    snprintf(bad, sizeof(bad), "%s", scratch_file(&w.scratch, "bad.yaml", "name: x\nmodle: {family: counter}\nsteps: 1\n"));
+    snprintf(bad, sizeof(bad), "%s", scratch_text(&w.scratch, "bad.yaml", "name: x\nmodle: {family: counter}\nsteps: 1\n"));
     s_ends_with(&w, 65, w.endpoint, w.dir, bad, "bad.yaml:2: unknown key \"modle\" (did you mean \"model\"?)");
     s_ends_with(&w, 66, w.endpoint, w.dir, "/nowhere/job.yaml", "/nowhere/job.yaml");
     s_ends_with(&w, 66, w.endpoint, w.dir, NULL, "no job to resume");
@@ -243,7 +243,7 @@ static void test_serve_exit_codes(void **state)
     snprintf(other, sizeof(other), "%s/other", w.scratch.dir);
     kill(w.pid, SIGTERM);
     assert_int_equal(s_wait(w.pid), 0);
-    snprintf(bad, sizeof(bad), "%s", scratch_file(&w.scratch, "second.yaml", "name: second\nmodel: {family: counter}\nsteps: 1\n"));
+    snprintf(bad, sizeof(bad), "%s", scratch_text(&w.scratch, "second.yaml", "name: second\nmodel: {family: counter}\nsteps: 1\n"));
     s_ends_with(&w, 65, w.endpoint, w.dir, bad, "another job");
     s_fini(&w);
 }

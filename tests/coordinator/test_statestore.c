@@ -1,7 +1,7 @@
 #define _GNU_SOURCE // nftw
 // What was written is there after closing and opening again; what isn't ours is refused by name.
 #include "coordinator/statestore.h"
-#include "tests/coordinator/scratch.h"
+#include "tests/support/scratch.h"
 
 static scratch s_scratch;
 

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <utime.h>
 
-#include "tests/tools/scratch.h"
+#include "tests/support/scratch.h"
 #include "tools/ebb/rundir.h"
 
 static void fresh(scratch *s, ebb_rundir *r)

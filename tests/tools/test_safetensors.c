@@ -2,7 +2,7 @@
 #define _GNU_SOURCE // nftw
 #include <math.h>
 
-#include "tests/tools/scratch.h"
+#include "tests/support/scratch.h"
 #include "tools/ebb/safetensors.h"
 
 static ebb_st_tensor tensor(const char *name, const float *data, uint32_t ndim, uint64_t a, uint64_t b)

@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "core/process.h"
-#include "tests/tools/scratch.h"
+#include "tests/support/scratch.h"
 #include "tools/ebb/supervisor.h"
 
 typedef struct fixture {

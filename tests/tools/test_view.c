@@ -2,7 +2,7 @@
 #define _GNU_SOURCE // nftw
 #include <math.h>
 
-#include "tests/tools/scratch.h"
+#include "tests/support/scratch.h"
 #include "tools/ebb/view.h"
 
 typedef struct world {

@@ -1,6 +1,6 @@
 // A scratch folder per test, and files in it.
-#ifndef EBB_TESTS_COORDINATOR_SCRATCH_H
-#define EBB_TESTS_COORDINATOR_SCRATCH_H
+#ifndef EBB_TESTS_SUPPORT_SCRATCH_H
+#define EBB_TESTS_SUPPORT_SCRATCH_H
 
 #include <ftw.h>
 #include <stdio.h>
@@ -12,12 +12,12 @@
 
 typedef struct scratch {
     char dir[64];
-    char path[128]; // of the last file named
+    char path[256]; // of the last file named
 } scratch;
 
 static inline void scratch_init(scratch *s)
 {
-    strcpy(s->dir, "/tmp/ebb-coord-XXXXXX");
+    strcpy(s->dir, "/tmp/ebb-test-XXXXXX");
     assert_non_null(mkdtemp(s->dir));
 }
 
@@ -27,12 +27,17 @@ static inline const char *scratch_path(scratch *s, const char *leaf)
     return s->path;
 }
 
-static inline const char *scratch_file(scratch *s, const char *leaf, const char *text)
+static inline void scratch_bytes(scratch *s, const char *leaf, const void *data, size_t len)
 {
     FILE *f = fopen(scratch_path(s, leaf), "w");
     assert_non_null(f);
-    fputs(text, f);
+    assert_int_equal(fwrite(data, 1, len, f), len);
     assert_int_equal(fclose(f), 0);
+}
+
+static inline const char *scratch_text(scratch *s, const char *leaf, const char *text)
+{
+    scratch_bytes(s, leaf, text, strlen(text));
     return s->path;
 }
 
