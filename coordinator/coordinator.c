@@ -12,9 +12,10 @@
 #include "core/log.h"
 #include "core/rng.h"
 
-#define DRAIN_WORKERS_MS 6000
+#define DRAIN_WORKERS_MS 5000
 #define SHUTDOWN_SHARDS_MS 10000
 #define SHARD_SILENT_MS 600
+#define DEAF_MS 1000 // between two ticks: we were stopped or stuck, and heard nobody
 
 const char *ebb_job_state_name(ebb_job_state state)
 {
@@ -56,11 +57,11 @@ static void s_restore_skip(void *arg, uint64_t stream, uint64_t seq)
     ebb_coordinator *c = arg;
     c->skipped++;
     if (!ebb_ledger_is_retired(&c->ledger, stream) && c->n_skips < EBB_SKIPS_MAX) {
-        c->skips[c->n_skips++] = (ebb_step_name){stream, seq, 0};
+        c->skips[c->n_skips++] = (ebb_step_name){.stream = stream, .seq = seq};
     }
 }
 
-// Same job? The number of steps may grow, everything else must be equal.
+// Same job? Settings and data are all equal.
 static bool s_same_job(const Ebb__JobSpec *a, const Ebb__JobSpec *b)
 {
     uint8_t *x = NULL, *y = NULL;
@@ -145,8 +146,13 @@ ebb_status ebb_coordinator_open(ebb_coordinator *c, const char *dir, Ebb__JobSpe
         c->state = EBB_JOB_SUCCEEDED;
     }
     if (c->spec->eval_every > 0) {
-        uint64_t done = ebb_ledger_steps_done(&c->ledger);
-        c->eval_next = (done / c->spec->eval_every + 1) * c->spec->eval_every;
+        c->eval_next = c->spec->eval_every; // after the last one that is in; what a crash cut off is due again
+        for (size_t i = 0; i < c->progress.n_evals; i++) {
+            const ebb_eval_point *e = &c->progress.evals[i];
+            if (e->id != EBB_EVAL_FINAL && e->step >= c->eval_next) {
+                c->eval_next = (e->step / c->spec->eval_every + 1) * c->spec->eval_every;
+            }
+        }
     }
     if (c->spec->data->val_samples == 0) {
         c->final_done = true;
@@ -227,8 +233,7 @@ static void s_tick_retire(ebb_coordinator *c)
     }
     size_t kept = 0;
     for (size_t i = 0; i < c->n_skips; i++) {
-        const ebb_unit_row *u = ebb_ledger_unit(&c->ledger, c->skips[i].stream);
-        if (u != NULL && ebb_ledger_unit_applied(&c->ledger, u) < c->skips[i].seq) {
+        if (!ebb_ledger_is_retired(&c->ledger, c->skips[i].stream)) { // until then a shard may roll back and need it again
             c->skips[kept++] = c->skips[i];
         }
     }
@@ -242,7 +247,9 @@ static void s_tick_eval(ebb_coordinator *c)
         return;
     }
     if (ebb_ledger_all_applied(&c->ledger)) {
-        if (!c->final_done) {
+        // What a crash may still take back is not final: at durability snapshot, the last snapshot comes first.
+        bool settled = strcmp(c->spec->durability, "snapshot") != 0 || ebb_ledger_all_retired(&c->ledger);
+        if (!c->final_done && settled) {
             c->eval = (ebb_eval_task){.active = true, .id = EBB_EVAL_FINAL, .step = c->spec->steps};
         }
     } else if (c->eval_next != 0 && done >= c->eval_next) {
@@ -294,6 +301,13 @@ static void s_tick_shutdown(ebb_coordinator *c, uint64_t now_ms)
 
 void ebb_coordinator_tick(ebb_coordinator *c, uint64_t now_ms)
 {
+    uint64_t gap = c->ticked_ms != 0 ? now_ms - c->ticked_ms : 0;
+    c->ticked_ms = now_ms;
+    if (gap > DEAF_MS) { // that was our silence, not theirs
+        ebb_ledger_postpone(&c->ledger, gap);
+        ebb_membership_postpone(&c->members, gap, now_ms);
+        c->eval.deadline_ms += gap;
+    }
     s_tick_leases(c, now_ms);
     s_tick_retire(c);
     if (c->state == EBB_JOB_STARTING && s_shards_ready(c)) {
@@ -365,6 +379,13 @@ static bool s_name_ok(const char *name)
     return n > 0 && n < EBB_NAME_MAX;
 }
 
+// Did this process leave, die, or lose its seat to another one? Only a join takes the seat of a live process, and never one that comes late, from the dead.
+static bool s_is_over(ebb_coordinator *c, const char *name, uint64_t incarnation, bool join)
+{
+    const ebb_member *w = ebb_membership_find(&c->members, name);
+    return w != NULL && w->incarnation != incarnation && (ebb_past_has(&w->past, incarnation) || (!join && w->state <= EBB_WORKER_DRAINING));
+}
+
 // The worker's seat; takes it if the process isn't in it (a coordinator that was restarted has forgotten who is there).
 static ebb_member *s_seat(ebb_coordinator *c, const char *name, uint64_t incarnation, uint64_t now_ms, bool *fresh)
 {
@@ -396,6 +417,10 @@ static ebb_member *s_seat(ebb_coordinator *c, const char *name, uint64_t incarna
 static void s_join(ebb_coordinator *c, const Ebb__JoinRequest *q, uint64_t now_ms, Ebb__Envelope *reply, ebb_trash *trash)
 {
     bool fresh;
+    if (s_is_over(c, q->worker, q->incarnation, true)) {
+        s_refuse(reply, trash, EBB_CLOSED, "this worker process has left, or another one sits in its place");
+        return;
+    }
     ebb_member *w = s_seat(c, q->worker, q->incarnation, now_ms, &fresh);
     if (w == NULL) {
         s_refuse(reply, trash, EBB_INVAL, "worker name or incarnation is not usable");
@@ -493,8 +518,9 @@ static void s_shard_map(ebb_coordinator *c, Ebb__Envelope *reply, ebb_trash *tra
 
 static void s_lease(ebb_coordinator *c, const Ebb__LeaseRequest *q, uint64_t now_ms, Ebb__Envelope *reply, ebb_trash *trash)
 {
-    ebb_member *w = s_seat(c, q->worker, q->incarnation, now_ms, NULL);
-    if (w == NULL) {
+    bool over = s_is_over(c, q->worker, q->incarnation, false);
+    ebb_member *w = over ? NULL : s_seat(c, q->worker, q->incarnation, now_ms, NULL);
+    if (w == NULL && !over) {
         s_refuse(reply, trash, EBB_INVAL, "worker name or incarnation is not usable");
         return;
     }
@@ -505,12 +531,15 @@ static void s_lease(ebb_coordinator *c, const Ebb__LeaseRequest *q, uint64_t now
     r->retry_ms = 50;
     if (c->state == EBB_JOB_SUCCEEDED || c->state == EBB_JOB_FAILED) {
         r->kind = EBB__LEASE_KIND__LEASE_FINISHED;
+    } else if (over) {
+        r->kind = EBB__LEASE_KIND__LEASE_DRAIN;
     } else if (c->draining) {
         w->state = EBB_WORKER_DRAINING;
         r->kind = EBB__LEASE_KIND__LEASE_DRAIN;
     } else if (c->state != EBB_JOB_RUNNING) {
         r->kind = EBB__LEASE_KIND__LEASE_NONE;
-    } else if (c->eval.active && (c->eval.lease == 0 || strcmp(c->eval.worker, w->name) == 0)) {
+    } else if (c->eval.active && !ebb_ledger_holds(&c->ledger, w->name, q->incarnation) &&
+               (c->eval.lease == 0 || strcmp(c->eval.worker, w->name) == 0)) {
         if (c->eval.lease == 0) {
             c->eval.lease = c->ledger.next_lease++;
             snprintf(c->eval.worker, sizeof(c->eval.worker), "%s", w->name);
@@ -541,8 +570,7 @@ static void s_lease(ebb_coordinator *c, const Ebb__LeaseRequest *q, uint64_t now
 
 static void s_heartbeat(ebb_coordinator *c, const Ebb__HeartbeatRequest *q, uint64_t now_ms, Ebb__Envelope *reply, ebb_trash *trash)
 {
-    ebb_member *w = ebb_membership_find(&c->members, q->worker);
-    if (w != NULL && w->incarnation != q->incarnation && w->state <= EBB_WORKER_DRAINING) {
+    if (s_is_over(c, q->worker, q->incarnation, false)) {
         // Another process sits here now: this one is a zombie. It may finish what it does (its pushes are duplicates) and then leave.
         Ebb__HeartbeatReply *r = NEW(Ebb__HeartbeatReply, ebb__heartbeat_reply__init);
         r->drain = true;
@@ -550,7 +578,7 @@ static void s_heartbeat(ebb_coordinator *c, const Ebb__HeartbeatRequest *q, uint
         reply->heartbeat_reply = r;
         return;
     }
-    w = s_seat(c, q->worker, q->incarnation, now_ms, NULL);
+    ebb_member *w = s_seat(c, q->worker, q->incarnation, now_ms, NULL);
     if (w == NULL) {
         s_refuse(reply, trash, EBB_INVAL, "worker name or incarnation is not usable");
         return;
@@ -607,9 +635,9 @@ static void s_free_worker(ebb_coordinator *c, const char *worker)
 static void s_leave(ebb_coordinator *c, const Ebb__LeaveRequest *q, Ebb__Envelope *reply, ebb_trash *trash)
 {
     ebb_member *w = ebb_membership_find(&c->members, q->worker);
-    if (w != NULL && w->incarnation == q->incarnation && w->state != EBB_WORKER_LEFT) {
+    if (w != NULL && w->incarnation == q->incarnation) {
         s_free_worker(c, w->name);
-        w->state = EBB_WORKER_LEFT;
+        ebb_membership_end(w, EBB_WORKER_LEFT);
         ebb_coordinator_event(c, "worker-left", w->name, "%.200s", q->reason);
     }
     s_ok(reply, trash);
@@ -618,18 +646,18 @@ static void s_leave(ebb_coordinator *c, const Ebb__LeaveRequest *q, Ebb__Envelop
 static void s_worker_gone(ebb_coordinator *c, const Ebb__WorkerGone *q, Ebb__Envelope *reply, ebb_trash *trash)
 {
     ebb_member *w = ebb_membership_find(&c->members, q->worker);
-    // A successor may already sit there: only the named process's leases are freed.
-    if (w == NULL || w->pid == 0 || w->pid == q->pid) {
+    // A successor may already sit there: only the named process's leases are freed. Without a pid (not joined since we started) it is anybody's.
+    if (w == NULL || w->pid == 0 || (w->pid == q->pid && w->incarnation != 0)) {
         s_free_worker(c, q->worker);
-        if (w != NULL && w->state <= EBB_WORKER_DRAINING) {
-            w->state = EBB_WORKER_LOST;
+        if (w != NULL && w->pid != 0) {
+            ebb_membership_end(w, EBB_WORKER_LOST);
         }
         ebb_coordinator_event(c, "worker-died", q->worker, "pid=%u: %.200s", q->pid, q->reason);
     }
     s_ok(reply, trash);
 }
 
-static void s_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, Ebb__Envelope *reply, ebb_trash *trash)
+static void s_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, uint64_t request_id, Ebb__Envelope *reply, ebb_trash *trash)
 {
     Ebb__SkipReply *r = NEW(Ebb__SkipReply, ebb__skip_reply__init);
     reply->body_case = EBB__ENVELOPE__BODY_SKIP_REPLY;
@@ -641,7 +669,12 @@ static void s_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, Ebb__Envelope 
         }
     }
     const ebb_unit_row *u = ebb_ledger_unit(&c->ledger, q->stream);
-    if (u == NULL || q->seq == 0 || q->seq > u->steps || ebb_ledger_unit_applied(&c->ledger, u) >= q->seq) {
+    if (u == NULL || q->seq == 0 || q->seq > u->steps) {
+        r->skip = ebb_ledger_is_retired(&c->ledger, q->stream);
+        return;
+    }
+    if (ebb_ledger_unit_applied(&c->ledger, u) >= q->seq) {
+        r->skip = true; // somebody else could: go on
         return;
     }
     ebb_step_name *row = NULL;
@@ -656,15 +689,19 @@ static void s_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, Ebb__Envelope 
             c->n_refusals--;
         }
         row = &c->refusals[c->n_refusals++];
-        *row = (ebb_step_name){q->stream, q->seq, 0};
+        *row = (ebb_step_name){.stream = q->stream, .seq = q->seq};
     }
+    if (row->request_id == request_id) {
+        return; // the same request, sent again
+    }
+    row->request_id = request_id;
     if (++row->count < EBB_SKIP_AFTER || c->n_skips == EBB_SKIPS_MAX) {
         return;
     }
     if (!s_kept(c, ebb_statestore_put_skip(c->store, q->stream, q->seq, q->reason))) {
         return;
     }
-    c->skips[c->n_skips++] = (ebb_step_name){q->stream, q->seq, 0};
+    c->skips[c->n_skips++] = (ebb_step_name){.stream = q->stream, .seq = q->seq};
     c->skipped++;
     r->skip = true;
     ebb_coordinator_event(c, "step-skipped", q->worker, "unit=%" PRIu64 " step=%" PRIu64 ": %.200s", (uint64_t)q->stream, (uint64_t)q->seq,
@@ -693,7 +730,11 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
 {
     ebb_shard_member *s = &c->members.shards[q->shard];
     bool fresh = !s->known || s->incarnation != q->incarnation;
+    if (fresh && ebb_past_has(&s->past, q->incarnation)) {
+        return false; // what a dead process said comes late: its successor speaks for the shard
+    }
     if (fresh) {
+        ebb_past_add(&s->past, s->incarnation);
         ebb_ledger_shard_reset(&c->ledger, q->shard);
         s->incarnation = q->incarnation;
         s->incarnations++;
@@ -715,7 +756,7 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
         s->busy_ns = q->busy_ns;
         s->alive_ns = q->alive_ns;
     }
-    return fresh;
+    return true;
 }
 
 static void s_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part,
@@ -725,7 +766,10 @@ static void s_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint64
         s_refuse(reply, trash, EBB_INVAL, "the job has no shard of this number");
         return;
     }
-    s_shard_seen(c, q, now_ms);
+    if (!s_shard_seen(c, q, now_ms)) {
+        s_refuse(reply, trash, EBB_CLOSED, "another process is this shard now");
+        return;
+    }
     ebb_shard_member *s = &c->members.shards[q->shard];
     Ebb__ShardReportReply *r = NEW(Ebb__ShardReportReply, ebb__shard_report_reply__init);
     const Ebb__ShardJobReport *job = NULL;
@@ -761,15 +805,21 @@ static void s_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint64
     r->n_retired = c->ledger.n_retired < 4096 ? c->ledger.n_retired : 4096;
     r->retired = s_own(trash, malloc(r->n_retired * sizeof(*r->retired) + 1));
     if (r->n_retired > 0) {
-        memcpy(r->retired, c->ledger.retired, r->n_retired * sizeof(*r->retired));
+        for (size_t i = 0; i < r->n_retired; i++) {
+            r->retired[i] = c->ledger.retired[i];
+        }
     }
-    r->n_skips = c->n_skips < 256 ? c->n_skips : 256;
-    r->skips = s_own(trash, calloc(r->n_skips + 1, sizeof(*r->skips)));
-    for (size_t i = 0; i < r->n_skips; i++) {
-        r->skips[i] = NEW(Ebb__StreamSkip, ebb__stream_skip__init);
-        r->skips[i]->job = c->job;
-        r->skips[i]->stream = c->skips[i].stream;
-        r->skips[i]->seq = c->skips[i].seq;
+    r->skips = s_own(trash, calloc(c->n_skips + 1, sizeof(*r->skips)));
+    for (size_t i = 0; i < c->n_skips && r->n_skips < 256; i++) {
+        const ebb_unit_row *u = ebb_ledger_unit(&c->ledger, c->skips[i].stream);
+        if (u == NULL || u->applied[q->shard] >= c->skips[i].seq) {
+            continue; // this shard has it
+        }
+        Ebb__StreamSkip *skip = NEW(Ebb__StreamSkip, ebb__stream_skip__init);
+        skip->job = c->job;
+        skip->stream = c->skips[i].stream;
+        skip->seq = c->skips[i].seq;
+        r->skips[r->n_skips++] = skip;
     }
     // At the end nobody pushes any more: ask for the snapshot that makes the last units durable.
     r->snapshot = strcmp(c->spec->durability, "snapshot") == 0 && ebb_ledger_all_applied(&c->ledger) && !ebb_ledger_all_retired(&c->ledger);
@@ -955,11 +1005,42 @@ static void s_job(ebb_coordinator *c, Ebb__Envelope *reply, const ebb_part **par
     reply->job_reply = r;
 }
 
+// The job a request names; 0: it names none.
+static uint64_t s_job_named(const Ebb__Envelope *q)
+{
+    switch (q->body_case) {
+    case EBB__ENVELOPE__BODY_MANIFEST_REQUEST:
+        return q->manifest_request->job;
+    case EBB__ENVELOPE__BODY_SHARD_MAP_REQUEST:
+        return q->shard_map_request->job;
+    case EBB__ENVELOPE__BODY_LEASE_REQUEST:
+        return q->lease_request->job;
+    case EBB__ENVELOPE__BODY_HEARTBEAT_REQUEST:
+        return q->heartbeat_request->job;
+    case EBB__ENVELOPE__BODY_LEASE_RETURN:
+        return q->lease_return->job;
+    case EBB__ENVELOPE__BODY_SKIP_REQUEST:
+        return q->skip_request->job;
+    case EBB__ENVELOPE__BODY_EVAL_REPORT:
+        return q->eval_report->job;
+    case EBB__ENVELOPE__BODY_LEAVE_REQUEST:
+        return q->leave_request->job;
+    default:
+        return 0;
+    }
+}
+
 void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part,
                             ebb_trash *trash)
 {
     const Ebb__Envelope *q = request->env;
     *part = NULL;
+    uint64_t job = s_job_named(q);
+    if (job != 0 && job != c->job) { // a worker of an earlier run must not work on this one
+        reply->status = EBB_NOENT;
+        reply->detail = s_text(trash, "this coordinator runs job %016" PRIx64 ", not %016" PRIx64, c->job, job);
+        return;
+    }
     switch (q->body_case) {
     case EBB__ENVELOPE__BODY_JOIN_REQUEST:
         s_join(c, q->join_request, now_ms, reply, trash);
@@ -980,7 +1061,7 @@ void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t
         s_lease_return(c, q->lease_return, now_ms, reply, trash);
         break;
     case EBB__ENVELOPE__BODY_SKIP_REQUEST:
-        s_skip(c, q->skip_request, reply, trash);
+        s_skip(c, q->skip_request, q->request_id, reply, trash);
         break;
     case EBB__ENVELOPE__BODY_EVAL_REPORT:
         s_eval_report(c, q->eval_report, reply, trash);

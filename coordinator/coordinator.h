@@ -28,6 +28,7 @@ typedef struct ebb_eval_task {
 
 typedef struct ebb_step_name {
     uint64_t stream, seq;
+    uint64_t request_id; // of the last refusal counted
     uint32_t count;
 } ebb_step_name;
 
@@ -61,6 +62,7 @@ typedef struct ebb_coordinator {
     size_t n_refusals;
 
     uint64_t event_id;
+    uint64_t ticked_ms;
     bool draining, shutdown;
     uint64_t drain_ms, shutdown_ms;
     bool shutting_shards, ended;

@@ -260,8 +260,8 @@ static const unit_row s_time_units[] = {{"ms", 1}, {"s", 1e3}, {"m", 6e4}, {"h",
 static bool s_number(const char *text, const unit_row *units, size_t n_units, double *out)
 {
     char *end;
-    if (!isdigit((unsigned char)text[0]) && strchr("+-.", text[0]) == NULL) {
-        return false;
+    if ((!isdigit((unsigned char)text[0]) && strchr("+-.", text[0]) == NULL) || strpbrk(text, "xX") != NULL) {
+        return false; // no hexadecimal
     }
     errno = 0;
     double v = strtod(text, &end);
@@ -461,8 +461,8 @@ static void s_check_job(parsed *p)
     if (strcmp(family, "gpt") == 0) {
         uint64_t heads = s_int(p, "model.heads");
         if (heads > 0 && s_int(p, "model.width") % heads != 0) {
-            s_error(p, s_line(p, "model.width"), "model.width: %s is not a multiple of model.heads (%s)", s_text(p, "model.width"),
-                    s_text(p, "model.heads"));
+            s_error(p, s_line(p, s_given(p, "model.width") ? "model.width" : "model.heads"), "model.width: %s is not a multiple of model.heads (%s)",
+                    s_text(p, "model.width"), s_text(p, "model.heads"));
         }
         if (*format != '\0' && strcmp(format, "bytes") != 0) {
             s_error(p, s_line(p, "data.format"), "data.format: a gpt reads bytes");
@@ -634,6 +634,11 @@ static ebb_status s_open_data(parsed *p, filled *f)
             return EBB_CONFIG;
         }
     }
+    if (f->spec.batch > f->data.train_samples) {
+        s_error(p, s_line(p, "batch"), "batch: %u samples, but the data has only %llu to train on", f->spec.batch,
+                (unsigned long long)f->data.train_samples);
+        return EBB_CONFIG;
+    }
     if (f->spec.passes > 0) {
         uint64_t per_pass = (f->data.train_samples - 1) / f->spec.batch + 1;
         if (__builtin_mul_overflow(per_pass, f->spec.passes, &f->spec.steps)) {
@@ -680,8 +685,9 @@ ebb_status ebb_jobspec_load(const char *file, const char *data_override, Ebb__Jo
     f.path = NULL;
     ebb_status st = s_parse(&p);
     if (st == EBB_OK) {
+        int in_keys = p.n_errors; // after an unknown key, a missing one is likely the same mistake
         for (size_t i = 0; i < N_KEYS; i++) {
-            if (p.n_errors == 0 || p.text[i] != NULL) {
+            if (in_keys == 0 || p.text[i] != NULL) {
                 s_check_key(&p, i);
             }
         }
@@ -716,6 +722,41 @@ void ebb_jobspec_free(Ebb__JobSpec **spec)
 
 // ---- printing ----
 
+// The shortest form that reads back as the same number.
+static void s_put_real(FILE *out, const char *before, double v, const char *after)
+{
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, v);
+        if (strtod(text, NULL) == v) {
+            break;
+        }
+    }
+    fprintf(out, "%s%s%s", before, text, after);
+}
+
+// As it is if YAML reads it as that text, else in double quotes.
+static void s_put_text(FILE *out, const char *text)
+{
+    bool plain = isalnum((unsigned char)text[0]) || text[0] == '/' || text[0] == '.' || text[0] == '_';
+    for (const char *c = text; *c != '\0'; c++) {
+        plain = plain && (isalnum((unsigned char)*c) || strchr("/._-+@=~", *c) != NULL);
+    }
+    if (plain) {
+        fputs(text, out);
+        return;
+    }
+    fputc('"', out);
+    for (const char *c = text; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ') {
+            fprintf(out, "\\x%02x", (unsigned)*c);
+        } else {
+            fprintf(out, "%s%c", *c == '"' || *c == '\\' ? "\\" : "", *c);
+        }
+    }
+    fputc('"', out);
+}
+
 void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
 {
     const Ebb__ModelSpec *m = s->model;
@@ -734,19 +775,30 @@ void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
     }
     fprintf(out, "data:\n");
     if (s->data->path[0] != '\0') {
-        fprintf(out, "  path: %s\n", s->data->path);
+        fprintf(out, "  path: ");
+        s_put_text(out, s->data->path);
+        fputc('\n', out);
     }
-    fprintf(out, "  format: %s\n  val_fraction: %.15g\n  scale: %.15g\n", s->data->format, s->data->val_fraction, s->data->scale);
+    fprintf(out, "  format: %s\n", s->data->format);
+    s_put_real(out, "  val_fraction: ", s->data->val_fraction, "\n");
+    s_put_real(out, "  scale: ", s->data->scale, "\n");
     if (strcmp(s->data->format, "none") == 0) {
         fprintf(out, "  samples: %llu\n", (unsigned long long)s->data->train_samples);
     }
-    fprintf(out, "optimizer:\n  name: %s\n  lr: %.15g\n  betas: [%.15g, %.15g]\n  eps: %.15g\n  momentum: %.15g\n  nesterov: %s\n", o->name, o->lr,
-            o->beta1, o->beta2, o->eps, o->momentum, o->nesterov ? "true" : "false");
-    fprintf(out, "  weight_decay: %.15g\n  clip_norm: %.15g\n", o->groups[0]->weight_decay, o->clip_norm);
-    fprintf(out, "  groups:\n    matrices: {lr_scale: %.15g}\n    vectors: {lr_scale: %.15g, weight_decay: %.15g}\n", o->groups[0]->lr_scale,
-            o->groups[1]->lr_scale, o->groups[1]->weight_decay);
-    fprintf(out, "  schedule: {kind: %s, warmup_steps: %llu, min_lr_ratio: %.15g}\n", o->schedule, (unsigned long long)o->warmup_steps,
-            o->min_lr_ratio);
+    fprintf(out, "optimizer:\n  name: %s\n", o->name);
+    s_put_real(out, "  lr: ", o->lr, "\n");
+    s_put_real(out, "  betas: [", o->beta1, ", ");
+    s_put_real(out, "", o->beta2, "]\n");
+    s_put_real(out, "  eps: ", o->eps, "\n");
+    s_put_real(out, "  momentum: ", o->momentum, "\n");
+    fprintf(out, "  nesterov: %s\n", o->nesterov ? "true" : "false");
+    s_put_real(out, "  weight_decay: ", o->groups[0]->weight_decay, "\n");
+    s_put_real(out, "  clip_norm: ", o->clip_norm, "\n  groups:\n");
+    s_put_real(out, "    matrices: {lr_scale: ", o->groups[0]->lr_scale, "}\n");
+    s_put_real(out, "    vectors: {lr_scale: ", o->groups[1]->lr_scale, "");
+    s_put_real(out, ", weight_decay: ", o->groups[1]->weight_decay, "}\n");
+    fprintf(out, "  schedule: {kind: %s, warmup_steps: %llu", o->schedule, (unsigned long long)o->warmup_steps);
+    s_put_real(out, ", min_lr_ratio: ", o->min_lr_ratio, "}\n");
     fprintf(out, "consistency:\n  mode: %s\n  staleness_weight: %s\n  staleness_max: %llu\n  inflight_max: %u\n", s->consistency->mode,
             s->consistency->staleness_weight, (unsigned long long)s->consistency->staleness_max, s->consistency->inflight_max);
     fprintf(out, "durability: %s\nshards: %u\nworkers: {min: %u, max: %u, threads: %u}\nbatch: %u\n", s->durability, s->shards, s->workers_min,

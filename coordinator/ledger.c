@@ -47,6 +47,12 @@ static size_t s_lower(const ebb_ledger *l, uint64_t stream)
     return lo;
 }
 
+// Given back as complete; the shards' own word is on its way.
+static bool s_settling(const ebb_lease_row *row)
+{
+    return row->lease != 0 && row->worker[0] == '\0';
+}
+
 static ebb_unit_row *s_find(const ebb_ledger *l, uint64_t stream)
 {
     size_t i = s_lower(l, stream);
@@ -130,8 +136,9 @@ static ebb_status s_retired_add(ebb_ledger *l, uint64_t stream)
     return EBB_OK;
 }
 
-ebb_status ebb_ledger_restore_retired(ebb_ledger *l, uint64_t below, const uint64_t *sparse, size_t n, uint64_t steps_retired)
+ebb_status ebb_ledger_restore_retired(ebb_ledger *l, const ebb_ledger_totals *totals, const uint64_t *sparse, size_t n)
 {
+    uint64_t below = totals->retired_below;
     if (below > l->plan.units_total) {
         return EBB_CORRUPT;
     }
@@ -144,7 +151,9 @@ ebb_status ebb_ledger_restore_retired(ebb_ledger *l, uint64_t below, const uint6
         EBB_TRY(s_retired_add(l, sparse[i]));
         l->cursor = sparse[i] >= l->cursor ? sparse[i] + 1 : l->cursor;
     }
-    l->steps_retired = steps_retired;
+    l->steps_retired = totals->steps_retired;
+    l->repeated = totals->repeated;
+    l->next_lease = totals->next_lease > l->next_lease ? totals->next_lease : l->next_lease;
     return EBB_OK;
 }
 
@@ -158,7 +167,7 @@ ebb_status ebb_ledger_restore_unit(ebb_ledger *l, const ebb_lease_row *row, uint
     EBB_TRY(s_insert(l, row->stream, &u));
     u->lease = *row;
     if (u->lease.lease != 0) {
-        u->lease.deadline_ms = now_ms + l->lease_ms;
+        u->lease.deadline_ms = now_ms + (s_settling(row) ? EBB_SETTLE_MS : l->lease_ms);
     }
     l->cursor = row->stream >= l->cursor ? row->stream + 1 : l->cursor;
     l->next_lease = row->lease >= l->next_lease ? row->lease + 1 : l->next_lease;
@@ -182,12 +191,14 @@ ebb_status ebb_ledger_lease(ebb_ledger *l, const char *worker, uint64_t incarnat
     for (size_t i = 0; i < l->n_units; i++) {
         ebb_unit_row *u = &l->units[i];
         if (u->lease.lease != 0 && strcmp(u->lease.worker, worker) == 0) {
-            if (u->lease.incarnation == incarnation) {
+            uint64_t applied = ebb_ledger_unit_applied(l, u);
+            if (u->lease.incarnation == incarnation && applied < u->steps) {
                 u->lease.deadline_ms = now_ms + l->lease_ms;
+                u->lease.seq_first = applied + 1 > u->lease.seq_first ? applied + 1 : u->lease.seq_first;
                 *row = u;
-                return EBB_OK; // asked again: the same answer
+                return EBB_OK; // asked again: the same lease, less what is done of it
             }
-            u->lease.lease = 0; // an older incarnation's
+            u->lease.lease = 0; // an older incarnation's, or complete
         }
         if (pick == NULL && u->lease.lease == 0 && ebb_ledger_unit_applied(l, u) < u->steps) {
             pick = u;
@@ -202,9 +213,11 @@ ebb_status ebb_ledger_lease(ebb_ledger *l, const char *worker, uint64_t incarnat
         return EBB_NOENT;
     }
     uint64_t applied = ebb_ledger_unit_applied(l, pick);
-    for (uint32_t s = 0; pick->lease.attempt > 0 && s < l->n_shards; s++) {
-        l->repeated += pick->applied[s] > applied ? 1 : 0;
+    uint64_t most = applied; // on some shard: these steps are computed again
+    for (uint32_t s = 0; s < l->n_shards; s++) {
+        most = pick->applied[s] > most ? pick->applied[s] : most;
     }
+    l->repeated += most - applied;
     pick->lease.lease = l->next_lease++;
     pick->lease.incarnation = incarnation;
     pick->lease.seq_first = applied + 1;
@@ -223,6 +236,17 @@ static ebb_unit_row *s_by_lease(ebb_ledger *l, const char *worker, uint64_t leas
         }
     }
     return NULL;
+}
+
+bool ebb_ledger_holds(const ebb_ledger *l, const char *worker, uint64_t incarnation)
+{
+    for (size_t i = 0; i < l->n_units; i++) {
+        const ebb_lease_row *row = &l->units[i].lease;
+        if (row->lease != 0 && row->incarnation == incarnation && strcmp(row->worker, worker) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool ebb_ledger_renew(ebb_ledger *l, const char *worker, uint64_t lease, uint64_t now_ms)
@@ -262,6 +286,13 @@ size_t ebb_ledger_release(ebb_ledger *l, const char *worker, uint64_t keep, uint
         }
     }
     return 0;
+}
+
+void ebb_ledger_postpone(ebb_ledger *l, uint64_t ms)
+{
+    for (size_t i = 0; i < l->n_units; i++) {
+        l->units[i].lease.deadline_ms += l->units[i].lease.lease != 0 ? ms : 0;
+    }
 }
 
 size_t ebb_ledger_expire(ebb_ledger *l, uint64_t now_ms, uint64_t *streams, char (*workers)[EBB_NAME_MAX], size_t max)
@@ -357,7 +388,7 @@ size_t ebb_ledger_leased(const ebb_ledger *l)
 {
     size_t n = 0;
     for (size_t i = 0; i < l->n_units; i++) {
-        n += l->units[i].lease.lease != 0;
+        n += l->units[i].lease.lease != 0 && !s_settling(&l->units[i].lease);
     }
     return n;
 }

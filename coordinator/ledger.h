@@ -46,20 +46,29 @@ typedef struct ebb_ledger {
     uint64_t *retired;      // retired ones at or above it, ascending
     size_t n_retired, cap_retired;
     uint64_t steps_retired; // steps of retired units
-    uint64_t repeated;      // steps leased again after somebody may have computed them
+    uint64_t repeated;      // steps leased again that some shard had already
 } ebb_ledger;
 
 ebb_status ebb_ledger_init(ebb_ledger *l, const ebb_plan *plan, uint32_t n_shards, uint64_t lease_ms);
 void ebb_ledger_fini(ebb_ledger *l);
 
 // ---- restoring persisted rows (before anything else) ----
+// A lease that was valid stays valid for one more term from now: its holder could not renew while nobody listened. CORRUPT: twice, or of a retired unit.
 ebb_status ebb_ledger_restore_unit(ebb_ledger *l, const ebb_lease_row *row, uint64_t now_ms);
-ebb_status ebb_ledger_restore_retired(ebb_ledger *l, uint64_t below, const uint64_t *sparse, size_t n, uint64_t steps_retired);
+typedef struct ebb_ledger_totals {
+    uint64_t retired_below, steps_retired, next_lease, repeated; // as in ebb_ledger
+} ebb_ledger_totals;
+// Before the units, as they may refer to it. sparse: retired streams at or above retired_below. CORRUPT if the numbers cannot be.
+ebb_status ebb_ledger_restore_retired(ebb_ledger *l, const ebb_ledger_totals *totals, const uint64_t *sparse, size_t n);
 
 // ---- events ----
-// Gives the worker a unit: the one it holds already (same incarnation), else a returned or expired one, else the next. NOENT: nothing to lease now. *row is
+// Gives the worker a unit: the one it holds already (same incarnation, not complete), else a returned or expired one, else the next. NOENT: nothing to lease now. *row is
 // valid until the next call; it must be persisted before the worker hears of it.
 ebb_status ebb_ledger_lease(ebb_ledger *l, const char *worker, uint64_t incarnation, uint64_t now_ms, const ebb_unit_row **row);
+// Has it a lease?
+bool ebb_ledger_holds(const ebb_ledger *l, const char *worker, uint64_t incarnation);
+// Moves all deadlines by that much: time in which nobody listened is not a holder's silence.
+void ebb_ledger_postpone(ebb_ledger *l, uint64_t ms);
 // Prolongs the lease; false: not this worker's (any more).
 bool ebb_ledger_renew(ebb_ledger *l, const char *worker, uint64_t lease, uint64_t now_ms);
 // The worker gives the lease back after step seq_done; false if it isn't its lease. *stream names the unit, whose row has changed. A complete unit is not

@@ -19,6 +19,23 @@ void ebb_membership_fini(ebb_membership *m)
     memset(m, 0, sizeof(*m));
 }
 
+void ebb_past_add(ebb_past *past, uint64_t incarnation)
+{
+    if (incarnation != 0 && !ebb_past_has(past, incarnation)) {
+        past->incarnation[past->n++ % EBB_PAST] = incarnation;
+    }
+}
+
+bool ebb_past_has(const ebb_past *past, uint64_t incarnation)
+{
+    for (uint32_t i = 0; i < EBB_PAST && i < past->n; i++) {
+        if (past->incarnation[i] == incarnation) {
+            return true;
+        }
+    }
+    return false;
+}
+
 ebb_member *ebb_membership_find(ebb_membership *m, const char *name)
 {
     for (size_t i = 0; i < m->n; i++) {
@@ -33,6 +50,10 @@ ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t in
 {
     ebb_member *w = ebb_membership_find(m, name);
     *fresh = w == NULL || w->incarnation != incarnation;
+    if (w != NULL && ebb_past_has(&w->past, incarnation)) {
+        *fresh = false;
+        return NULL;
+    }
     if (w == NULL) {
         if (m->n >= EBB_WORKERS_MAX) {
             return NULL;
@@ -51,8 +72,10 @@ ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t in
         snprintf(w->name, sizeof(w->name), "%s", name);
     }
     if (*fresh) {
+        ebb_past_add(&w->past, w->incarnation);
         w->incarnation = incarnation;
         w->incarnations++;
+        w->pid = 0; // told by a join
         w->n_ring = 0;
         w->beat = 0;
         w->first_gradient_ms = 0;
@@ -62,6 +85,28 @@ ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t in
     }
     w->seen_ms = now_ms;
     return w;
+}
+
+void ebb_membership_end(ebb_member *w, ebb_worker_state state)
+{
+    ebb_past_add(&w->past, w->incarnation);
+    w->incarnation = 0;
+    w->state = state;
+}
+
+static uint64_t s_later(uint64_t seen_ms, uint64_t ms, uint64_t now_ms)
+{
+    return seen_ms + ms < now_ms ? seen_ms + ms : now_ms;
+}
+
+void ebb_membership_postpone(ebb_membership *m, uint64_t ms, uint64_t now_ms)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        m->members[i].seen_ms = s_later(m->members[i].seen_ms, ms, now_ms);
+    }
+    for (uint32_t i = 0; i < m->n_shards; i++) {
+        m->shards[i].seen_ms = s_later(m->shards[i].seen_ms, ms, now_ms);
+    }
 }
 
 bool ebb_membership_beat(ebb_member *w, const Ebb__HeartbeatRequest *b, uint64_t now_ms)
@@ -88,6 +133,18 @@ bool ebb_membership_beat(ebb_member *w, const Ebb__HeartbeatRequest *b, uint64_t
     return true;
 }
 
+// Counters are a peer's word: one that fell counts as unchanged, a part is at most the whole.
+static double s_growth(uint64_t now, uint64_t then)
+{
+    return now > then ? (double)(now - then) : 0;
+}
+
+static double s_part(uint64_t now, uint64_t then, double whole)
+{
+    double part = s_growth(now, then) / whole;
+    return part < 1 ? part : 1;
+}
+
 void ebb_membership_rates(const ebb_member *w, double *utilization, double *wait, double *data, double *samples_per_s, double *tokens_per_s)
 {
     *utilization = *wait = *data = *samples_per_s = *tokens_per_s = 0;
@@ -95,15 +152,15 @@ void ebb_membership_rates(const ebb_member *w, double *utilization, double *wait
         return;
     }
     const ebb_sample *a = &w->ring[0], *b = &w->ring[w->n_ring - 1];
-    double alive = (double)(b->alive_ns - a->alive_ns), seconds = alive * 1e-9;
-    if (b->alive_ns <= a->alive_ns) {
+    double alive = s_growth(b->alive_ns, a->alive_ns), seconds = alive * 1e-9;
+    if (alive <= 0) {
         return;
     }
-    *utilization = (double)(b->compute_ns - a->compute_ns) / alive;
-    *wait = (double)(b->wait_ns - a->wait_ns) / alive;
-    *data = (double)(b->data_ns - a->data_ns) / alive;
-    *samples_per_s = (double)(b->samples - a->samples) / seconds;
-    *tokens_per_s = (double)(b->tokens - a->tokens) / seconds;
+    *utilization = s_part(b->compute_ns, a->compute_ns, alive);
+    *wait = s_part(b->wait_ns, a->wait_ns, alive);
+    *data = s_part(b->data_ns, a->data_ns, alive);
+    *samples_per_s = s_growth(b->samples, a->samples) / seconds;
+    *tokens_per_s = s_growth(b->tokens, a->tokens) / seconds;
 }
 
 size_t ebb_membership_live(const ebb_membership *m)

@@ -7,6 +7,14 @@
 typedef enum ebb_worker_state { EBB_WORKER_JOINED, EBB_WORKER_RUNNING, EBB_WORKER_DRAINING, EBB_WORKER_LOST, EBB_WORKER_LEFT } ebb_worker_state;
 
 #define EBB_SAMPLES 16 // heartbeats kept to form rates over about 10 s
+#define EBB_PAST 8     // incarnations remembered as over
+
+// Incarnations that are over: replaced, left, or dead. A message of theirs that comes late (or from a process that only slept) takes nothing from their
+// successor and gets no lease.
+typedef struct ebb_past {
+    uint64_t incarnation[EBB_PAST];
+    uint32_t n;
+} ebb_past;
 
 // A worker's counters at one time (totals since its process start).
 typedef struct ebb_sample {
@@ -15,7 +23,8 @@ typedef struct ebb_sample {
 
 typedef struct ebb_member {
     char name[EBB_NAME_MAX], host[EBB_NAME_MAX];
-    uint64_t incarnation, incarnations;
+    uint64_t incarnation, incarnations; // incarnation 0: the last one is over
+    ebb_past past;
     uint32_t pid;
     ebb_worker_state state;
     uint64_t seen_ms, beat;
@@ -30,13 +39,13 @@ typedef struct ebb_member {
 
 typedef struct ebb_shard_member {
     uint64_t incarnation, incarnations;
+    ebb_past past;
     char endpoint[EBB_ENDPOINT_MAX];
     uint32_t pid;
     uint64_t seen_ms, version, rss_bytes, journal_bytes, busy_ns, alive_ns;
     double busy;
     bool known, ready, full; // full: its complete watermarks have arrived since this coordinator started
     uint64_t manifest_hash, epoch;
-    bool gone; // was told to shut down and said nothing since
 } ebb_shard_member;
 
 typedef struct ebb_membership {
@@ -49,9 +58,16 @@ typedef struct ebb_membership {
 ebb_status ebb_membership_init(ebb_membership *m, uint32_t n_shards);
 void ebb_membership_fini(ebb_membership *m);
 
+void ebb_past_add(ebb_past *past, uint64_t incarnation);
+bool ebb_past_has(const ebb_past *past, uint64_t incarnation);
+
 ebb_member *ebb_membership_find(ebb_membership *m, const char *name); // NULL
-// A process takes its seat. *fresh: it is a new incarnation. NULL: out of memory or too many.
+// A process takes its seat; the incarnation before it is over. *fresh: it is a new one. NULL: out of memory, too many, or the incarnation is over.
 ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t incarnation, uint64_t now_ms, bool *fresh);
+// The process in the seat has left (LEFT) or died (LOST).
+void ebb_membership_end(ebb_member *w, ebb_worker_state state);
+// Time in which nobody listened is nobody's silence.
+void ebb_membership_postpone(ebb_membership *m, uint64_t ms, uint64_t now_ms);
 // Adds a heartbeat's counters. False: a repeat of one that was counted already.
 bool ebb_membership_beat(ebb_member *w, const Ebb__HeartbeatRequest *beat, uint64_t now_ms);
 // Rates over the window; zeros with fewer than two samples. Utilization = busy compute time / alive time.

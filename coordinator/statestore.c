@@ -7,8 +7,9 @@
 #include "core/assert.h"
 #include "core/bytes.h"
 
-#define FORMAT_VERSION 1u
+#define FORMAT_VERSION 2u
 #define EVENTS_KEPT 100000u
+#define RETIRED_HEAD 40u
 
 struct ebb_statestore {
     ebb_kvstore *kv;
@@ -61,6 +62,11 @@ ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why)
             snprintf(why, 512, "%.300s has format %u, written by a newer version; this one reads up to %u", dir, (unsigned)ebb_get_le32(value + 4),
                      FORMAT_VERSION);
             st = EBB_NEWER;
+        } else if (ebb_get_le32(value + 4) < FORMAT_VERSION) {
+            snprintf(why, 512,
+                     "%.300s has format %u of an older version; this one reads %u: finish the run with the version that began it, or start a new run",
+                     dir, (unsigned)ebb_get_le32(value + 4), FORMAT_VERSION);
+            st = EBB_CONFIG;
         }
         free(value);
     }
@@ -180,7 +186,7 @@ ebb_status ebb_statestore_put_unit(ebb_statestore *s, const ebb_lease_row *row)
 
 ebb_status ebb_statestore_retire(ebb_statestore *s, const ebb_ledger *l, const uint64_t *streams, size_t n)
 {
-    size_t row_len = 24 + 8 * l->n_retired;
+    size_t row_len = RETIRED_HEAD + 8 * l->n_retired;
     uint8_t *row = malloc(row_len);
     ebb_kvbatch *batch = NULL;
     if (row == NULL || ebb_kvbatch_new(&batch) != EBB_OK) {
@@ -189,9 +195,11 @@ ebb_status ebb_statestore_retire(ebb_statestore *s, const ebb_ledger *l, const u
     }
     ebb_put_le64(row, l->retired_below);
     ebb_put_le64(row + 8, l->steps_retired);
-    ebb_put_le64(row + 16, l->n_retired);
+    ebb_put_le64(row + 16, l->next_lease);
+    ebb_put_le64(row + 24, l->repeated);
+    ebb_put_le64(row + 32, l->n_retired);
     for (size_t i = 0; i < l->n_retired; i++) {
-        ebb_put_le64(row + 24 + 8 * i, l->retired[i]);
+        ebb_put_le64(row + RETIRED_HEAD + 8 * i, l->retired[i]);
     }
     ebb_kvbatch_put(batch, "R", 1, row, row_len);
     for (size_t i = 0; i < n; i++) {
@@ -212,16 +220,17 @@ static ebb_status s_load_retired(ebb_statestore *s, ebb_ledger *l)
     if (st != EBB_OK) {
         return st == EBB_NOENT ? EBB_OK : st;
     }
-    uint64_t n = len >= 24 ? ebb_get_le64(value + 16) : 0;
-    if (len < 24 || n != (len - 24) / 8 || len % 8 != 0) {
+    uint64_t n = len >= RETIRED_HEAD ? ebb_get_le64(value + 32) : 0;
+    if (len < RETIRED_HEAD || n != (len - RETIRED_HEAD) / 8 || len % 8 != 0) {
         free(value);
         return EBB_CORRUPT;
     }
     uint64_t *sparse = malloc(n * sizeof(*sparse) + 1);
     for (uint64_t i = 0; sparse != NULL && i < n; i++) {
-        sparse[i] = ebb_get_le64(value + 24 + 8 * i);
+        sparse[i] = ebb_get_le64(value + RETIRED_HEAD + 8 * i);
     }
-    st = sparse == NULL ? EBB_NOMEM : ebb_ledger_restore_retired(l, ebb_get_le64(value), sparse, n, ebb_get_le64(value + 8));
+    ebb_ledger_totals totals = {ebb_get_le64(value), ebb_get_le64(value + 8), ebb_get_le64(value + 16), ebb_get_le64(value + 24)};
+    st = sparse == NULL ? EBB_NOMEM : ebb_ledger_restore_retired(l, &totals, sparse, n);
     free(sparse);
     free(value);
     return st;

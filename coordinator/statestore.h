@@ -6,7 +6,7 @@
 //   M            packed Manifest
 //   P            u64 epoch, then per shard u32 first chunk, u32 chunk count
 //   U stream     packed LeaseRow of a unit in flight; gone once retired
-//   R            u64 retired below, u64 steps retired, u64 n, then n streams retired above it
+//   R            u64 retired below, u64 steps retired, u64 next lease id, u64 repeated steps, u64 n, then n streams retired above it
 //   K stream seq a step that was skipped; value: the reason
 //   V id         packed EvalPoint; id 2^64-1 = the final evaluation
 //   E id         packed Event

@@ -583,6 +583,95 @@ static void test_coordinator_refuses(void **state)
     s_fini(&w);
 }
 
+// Messages that come late, from processes that are over, take nothing from their successors.
+static void test_coordinator_ignores_late_messages_of_the_dead(void **state)
+{
+    (void)state;
+    world w;
+    bool drain;
+    s_init(&w, s_counter);
+    peer *p = &w.peer;
+    s_run(&w);
+    Ebb__LeaseReply a = peer_lease(p, "w0", 1);
+    CHECK_OK(peer_join(p, "w0", 2, 12));
+    Ebb__LeaseReply b = peer_lease(p, "w0", 2);
+    assert_int_equal(b.stream, a.stream);
+    assert_int_equal(peer_lease(p, "w0", 1).kind, EBB__LEASE_KIND__LEASE_DRAIN);
+    CHECK_ERR(peer_join(p, "w0", 1, 11), EBB_CLOSED);
+    assert_int_equal(peer_beat(p, "w0", 2, 1, b.lease, &drain), 0);
+    assert_false(drain);
+    CHECK_OK(peer_join(p, "w1", 3, 13));
+    peer_leave(p, "w1", 3);
+    assert_int_equal(peer_lease(p, "w1", 3).kind, EBB__LEASE_KIND__LEASE_DRAIN);
+    peer_gone(p, "w0", 12);
+    assert_int_equal(peer_lease(p, "w0", 2).kind, EBB__LEASE_KIND__LEASE_DRAIN);
+    // A shard process that is over does not raise watermarks again.
+    peer_shard old = w.shard[0];
+    peer_shard_restart(&w.shard[0], 555);
+    s_pass(&w, 100);
+    old.applied[0] = 10;
+    CHECK_ERR(peer_report(p, &old), EBB_CLOSED);
+    assert_true(w.c->members.shards[0].ready);
+    s_fini(&w);
+}
+
+static void test_coordinator_refuses_workers_of_another_job(void **state)
+{
+    (void)state;
+    world w;
+    s_init(&w, s_counter);
+    s_run(&w);
+    Ebb__LeaseRequest q = EBB__LEASE_REQUEST__INIT;
+    q.job = w.peer.job + 1;
+    q.worker = "w0";
+    q.incarnation = 1;
+    PEER_BODY(LEASE_REQUEST, lease_request, &q);
+    ebb_msg r;
+    s_ask(&w, &env, NULL, &r);
+    assert_int_equal(r.env->status, EBB_NOENT);
+    ebb_msg_fini(&r);
+    s_fini(&w);
+}
+
+// A skip that a shard forgot in a crash is ordered again, and counted once.
+static void test_coordinator_repeats_skips_after_rollback(void **state)
+{
+    (void)state;
+    world w;
+    s_init(&w, s_snapshot);
+    peer *p = &w.peer;
+    s_run(&w);
+    peer_lease(p, "w0", 1);
+    for (int i = 0; i < 3; i++) {
+        s_skip(p, "w0", 0, 1);
+    }
+    s_apply(&w, 0, 1, 0);
+    s_pass(&w, 100);
+    assert_int_equal(w.shard[0].n_skips, 0);
+    peer_shard_restart(&w.shard[0], 555);
+    s_pass(&w, 100);
+    assert_true(w.shard[0].n_skips == 1 && w.shard[1].n_skips == 0);
+    assert_true(s_skip(p, "w0", 0, 1));
+    assert_int_equal(w.c->skipped, 1);
+    s_fini(&w);
+}
+
+// A coordinator that was stopped for a while does not take its own deafness for the workers' silence.
+static void test_coordinator_does_not_blame_others_for_its_pause(void **state)
+{
+    (void)state;
+    world w;
+    bool drain;
+    s_init(&w, s_counter);
+    peer *p = &w.peer;
+    s_run(&w);
+    Ebb__LeaseReply a = peer_lease(p, "w0", 1);
+    w.now += 10 * LEASE_MS;
+    s_pass(&w, 100);
+    assert_int_equal(peer_beat(p, "w0", 1, 1, a.lease, &drain), 0);
+    s_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -598,6 +687,10 @@ int main(void)
         cmocka_unit_test(test_coordinator_does_not_wait_for_the_dead_when_draining),
         cmocka_unit_test(test_coordinator_tells_its_story),
         cmocka_unit_test(test_coordinator_refuses),
+        cmocka_unit_test(test_coordinator_ignores_late_messages_of_the_dead),
+        cmocka_unit_test(test_coordinator_refuses_workers_of_another_job),
+        cmocka_unit_test(test_coordinator_repeats_skips_after_rollback),
+        cmocka_unit_test(test_coordinator_does_not_blame_others_for_its_pause),
     };
     setenv("EBB_LOG", "error", 0);
     return cmocka_run_group_tests_name("coordinator.coordinator", tests, NULL, NULL);

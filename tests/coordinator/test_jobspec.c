@@ -43,6 +43,16 @@ static void s_refused(const char *text, const char *want)
     free(errors);
 }
 
+static char *s_print(const Ebb__JobSpec *spec)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&text, &len);
+    ebb_jobspec_print(spec, f);
+    fclose(f);
+    return text;
+}
+
 static void test_jobspec_names_unknown_keys(void **state)
 {
     (void)state;
@@ -105,6 +115,39 @@ static void test_jobspec_checks_across_keys(void **state)
     s_refused("name: a/b\nmodel: {family: counter}\nsteps: 1\n",
               "JOB:1: name: \"a/b\" has a character other than letters, digits, '-', '_' and '.'\n");
     s_refused(COUNTER "optimizer: {betas: [0.9]}\n", "JOB:4: optimizer.betas: expected two numbers, like [0.9, 0.999]\n");
+}
+
+static void test_jobspec_takes_no_number_for_another(void **state)
+{
+    (void)state;
+    s_refused(COUNTER "batch: 0x10\n", "JOB:4: batch: expected a whole number, not \"0x10\"\n");
+    s_refused(COUNTER "batch: 50\ndata: {samples: 49}\n", "JOB:4: batch: 50 samples, but the data has only 49 to train on\n");
+    s_refused("steps: 10\n",
+              "JOB: name is missing: name of the job: letters, digits, - and _\n"
+              "JOB: model.family is missing: gpt: byte-level transformer; mlp: ReLU classifier; counter: counts applied steps, to check a fleet "
+              "(one of gpt|mlp|counter)\n");
+}
+
+// A path that YAML would read otherwise, numbers with all their digits.
+static void test_jobspec_prints_what_it_reads(void **state)
+{
+    (void)state;
+    Ebb__JobSpec *spec, *again;
+    char *errors, *more, data[128];
+    snprintf(data, sizeof(data), "%s", scratch_text(&s_scratch, "a: \"b\" #c\\.csv", "1,2,0\n3,4,1\n"));
+    CHECK_OK(s_load("name: m\nmodel: {family: mlp, sizes: [2, 2]}\ndata: {path: x, val_fraction: 0}\nsteps: 1\nbatch: 1\n"
+                    "optimizer: {lr: 0.12345678901234567, eps: 1e-300}\n",
+                    data, &spec, &errors));
+    char *text = s_print(spec);
+    CHECK_OK(s_load(text, NULL, &again, &more));
+    assert_string_equal(more, "");
+    assert_string_equal(again->data->path, spec->data->path);
+    assert_true(again->optimizer->lr == spec->optimizer->lr && again->optimizer->eps == 1e-300);
+    free(text);
+    free(errors);
+    free(more);
+    ebb_jobspec_free(&spec);
+    ebb_jobspec_free(&again);
 }
 
 static void test_jobspec_refuses_what_is_not_yaml(void **state)
@@ -185,16 +228,6 @@ static const char s_golden[] =
     "durability: journal\nshards: 2\nworkers: {min: 2, max: 2, threads: 1}\nbatch: 16\nsteps: 3000\nunit_steps: 16\n"
     "eval: {every: 500, samples_max: 2048}\ncheckpoint: {journal_bytes: 268435456, interval: 30000ms}\nlease: 10000ms\n"
     "chunk_elems: 262144\n";
-
-static char *s_print(const Ebb__JobSpec *spec)
-{
-    char *text = NULL;
-    size_t len = 0;
-    FILE *f = open_memstream(&text, &len);
-    ebb_jobspec_print(spec, f);
-    fclose(f);
-    return text;
-}
 
 static void test_jobspec_prints_the_golden_job(void **state)
 {
@@ -279,6 +312,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_jobspec_names_ranges_and_choices, s_setup, s_teardown),
         cmocka_unit_test_setup_teardown(test_jobspec_lists_all_errors, s_setup, s_teardown),
         cmocka_unit_test_setup_teardown(test_jobspec_checks_across_keys, s_setup, s_teardown),
+        cmocka_unit_test_setup_teardown(test_jobspec_takes_no_number_for_another, s_setup, s_teardown),
+        cmocka_unit_test_setup_teardown(test_jobspec_prints_what_it_reads, s_setup, s_teardown),
         cmocka_unit_test_setup_teardown(test_jobspec_refuses_what_is_not_yaml, s_setup, s_teardown),
         cmocka_unit_test_setup_teardown(test_jobspec_checks_the_data, s_setup, s_teardown),
         cmocka_unit_test_setup_teardown(test_jobspec_reads_units_and_off, s_setup, s_teardown),

@@ -35,7 +35,7 @@ typedef struct model {
     // persisted, as the statestore would
     bool has_row[UNITS_MAX];
     ebb_lease_row row[UNITS_MAX];
-    uint64_t below, sparse[UNITS_MAX], steps_retired;
+    uint64_t below, sparse[UNITS_MAX], steps_retired, next_lease;
     size_t n_sparse;
     // what leases are out, by our own book-keeping
     int holder[UNITS_MAX];        // worker, -1: none
@@ -83,6 +83,7 @@ static void s_retire(model *m)
     }
     m->below = m->ledger.retired_below;
     m->steps_retired = m->ledger.steps_retired;
+    m->next_lease = m->ledger.next_lease;
     m->n_sparse = m->ledger.n_retired;
     for (size_t i = 0; i < m->n_sparse; i++) {
         m->sparse[i] = m->ledger.retired[i];
@@ -240,7 +241,8 @@ static void s_restart(model *m)
 {
     ebb_ledger_fini(&m->ledger);
     CHECK_OK(ebb_ledger_init(&m->ledger, &m->plan, m->n_shards, LEASE_MS));
-    CHECK_OK(ebb_ledger_restore_retired(&m->ledger, m->below, m->sparse, m->n_sparse, m->steps_retired));
+    ebb_ledger_totals totals = {m->below, m->steps_retired, m->next_lease, 0};
+    CHECK_OK(ebb_ledger_restore_retired(&m->ledger, &totals, m->sparse, m->n_sparse));
     for (uint64_t u = 0; u < m->plan.units_total; u++) {
         if (m->has_row[u]) {
             CHECK_OK(ebb_ledger_restore_unit(&m->ledger, &m->row[u], m->now));
@@ -482,9 +484,10 @@ static void test_ledger_refuses_damaged_rows(void **state)
     ebb_ledger l;
     s_new(&l, 100, 10, 1);
     const uint64_t beyond[] = {10}, twice[] = {4, 4};
-    CHECK_ERR(ebb_ledger_restore_retired(&l, 11, NULL, 0, 0), EBB_CORRUPT);
-    CHECK_ERR(ebb_ledger_restore_retired(&l, 2, beyond, 1, 0), EBB_CORRUPT);
-    CHECK_ERR(ebb_ledger_restore_retired(&l, 2, twice, 2, 0), EBB_CORRUPT);
+    ebb_ledger_totals far = {.retired_below = 11}, two = {.retired_below = 2};
+    CHECK_ERR(ebb_ledger_restore_retired(&l, &far, NULL, 0), EBB_CORRUPT);
+    CHECK_ERR(ebb_ledger_restore_retired(&l, &two, beyond, 1), EBB_CORRUPT);
+    CHECK_ERR(ebb_ledger_restore_retired(&l, &two, twice, 2), EBB_CORRUPT);
     ebb_lease_row row = {.stream = 1, .lease = 5, .worker = "a", .incarnation = 1, .seq_first = 1, .attempt = 1};
     CHECK_ERR(ebb_ledger_restore_unit(&l, &row, 0), EBB_CORRUPT); // retired
     row.stream = 7;

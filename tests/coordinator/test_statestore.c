@@ -167,6 +167,10 @@ static void test_statestore_refuses_what_is_not_its_own(void **state)
     CHECK_ERR(ebb_statestore_open(dir, &s, why), EBB_NEWER);
     assert_non_null(strstr(why, "format 255, written by a newer version"));
     assert_null(s);
+    snprintf(dir, sizeof(dir), "%s", scratch_path(&s_scratch, "older"));
+    s_put_raw(dir, "F", "EBBC\1\0\0\0", 8);
+    CHECK_ERR(ebb_statestore_open(dir, &s, why), EBB_CONFIG);
+    assert_non_null(strstr(why, "format 1 of an older version"));
     snprintf(dir, sizeof(dir), "%s", scratch_path(&s_scratch, "shard"));
     s_put_raw(dir, "F", "EBBS\1\0\0\0", 8);
     CHECK_ERR(ebb_statestore_open(dir, &s, why), EBB_CONFIG);

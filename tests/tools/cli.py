@@ -24,6 +24,7 @@ workers: {min: 1, max: 2}
 batch: 4
 steps: 20
 """
+MARK = "# The effective job of this run, written by ebb run.\n"
 MLP = "name: m\nmodel: {family: mlp, sizes: [2, 4, 2]}\ndata: {path: t.csv, format: csv, val_fraction: 0.25}\noptimizer: {name: sgd, lr: 0.1}\nsteps: 5\n"
 
 
@@ -68,7 +69,7 @@ def verbs(c):
     done = c.call()
     check(done.returncode == 64 and "Usage" in done.stderr and done.stdout == "", "no verb: usage on stderr and 64 were expected")
     c.refused("unknown verb", ["stauts"], 64, '"stauts"', '"status"')
-    c.refused("unknown verb, near to nothing", ["xxxxxxxxxxxx"], 64, "--help")
+    c.refused("unknown verb, near to nothing", ["xxxxxxxxxxxx"], 64, '"xxxxxxxxxxxx"; ebb --help')
     c.well("help", ["--help"], "run", "status", "events", "export", "sample", "version")
     c.well("version", ["version"], "ebb 0.")
     for verb in ("run", "status", "events", "export", "sample"):
@@ -91,6 +92,13 @@ def run_words(c):
     c.refused("--workers beyond the bound", ["run", "gpt.yaml", "--workers", "1025"], 64, "1024")
     c.refused("--data is not there", ["run", "gpt.yaml", "--data", "absent.txt"], 66, "absent.txt")
     c.refused("programs are missing", ["run", "gpt.yaml", "--dir", "r"], 66, "ebb-coordinator", "EBB_BIN_DIR", env={"EBB_BIN_DIR": str(c.cwd)})
+    (c.cwd / "many.yaml").write_text(GPT.replace("shards: 2", "shards: 400").replace("min: 1, max: 2", "min: 1000, max: 1000"))
+    c.refused("more programs than can be", ["run", "many.yaml", "--dir", "r"], 65, "1401", "1280")
+    own = c.cwd / "own"
+    (own / "coordinator").mkdir(parents=True)
+    (own / "coordinator" / "code.c").write_text("mine")
+    for force in ([], ["--force"]):
+        c.refused(f"a folder that isn't a run's {force}", ["run", "gpt.yaml", "--dir", own, *force], 69, "coordinator", "--dir")
     before = tree(c.cwd)
     out = c.well("dry run", ["run", "gpt.yaml", "--dry-run", "--workers", "2", "--steps", "7"], "steps: 7", "2 workers", "2 shards", "runs/tiny")
     check(tree(c.cwd) == before and not (c.cwd / "runs").exists(), "--dry-run left something behind")
@@ -102,7 +110,7 @@ def run_words(c):
 def folders(c):
     run = c.cwd / "stopped"
     run.mkdir()
-    (run / "job.yaml").write_text(GPT.replace("text.txt", str(c.cwd / "text.txt")))
+    (run / "job.yaml").write_text(MARK + GPT.replace("text.txt", str(c.cwd / "text.txt")))
     (run / "lock").touch()
     c.refused("status of an unfinished run", ["status", run], 69, run, "--resume")
     c.refused("folder holds an unfinished run", ["run", "gpt.yaml", "--dir", run], 69, "unfinished", "--resume", "--force")

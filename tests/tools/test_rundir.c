@@ -208,6 +208,9 @@ static void test_rundir_clear_keeps_what_is_not_its_own(void **state)
     char target[256];
     snprintf(target, sizeof(target), "%s", scratch_path(&s, "outside"));
     assert_int_equal(symlink(target, scratch_path(&s, "run/shard-3/link")), 0);
+    CHECK_ERR(ebb_rundir_clear(&r, why), EBB_EXISTS); // that job.yaml is somebody's own
+    assert_true(ebb_rundir_has(&r, "shard-3/CURRENT"));
+    scratch_text(&s, "run/job.yaml", EBB_RUNDIR_MARK "name: x\n");
     CHECK_OK(ebb_rundir_clear(&r, why));
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
         assert_false(ebb_rundir_has(&r, own[i]));

@@ -128,6 +128,8 @@ static void test_safetensors_refuses_hostile_headers(void **state)
         {"product wraps to 1", "{" T("a", "[9223372036854775807,3]", "0", "4") "} ", 4},
         {"bytes wrap to 0", "{" T("a", "[4611686018427387904]", "0", "0") "} ", 0},
         {"number beyond 64 bits", "{" T("a", "[99999999999999999999]", "0", "4") "} ", 4},
+        {"metadata is a number", "{\"__metadata__\":5} ", 0},
+        {"metadata of numbers", "{\"__metadata__\":{\"a\":5}} ", 0},
         {"not UTF-8", "{" T("\xff", "[1]", "0", "4") "} ", 4},
         {"NUL in a name", "{" T("a\\u0000b", "[1]", "0", "4") "} ", 4},
     };
@@ -156,6 +158,9 @@ static void test_safetensors_refuses_wrong_lengths(void **state)
     assert_int_equal(strlen(good) % 8, 0);
     CHECK_OK(open_made(&s, strlen(good), good, 4, why));
     CHECK_OK(open_made(&s, 8, "{}      ", 0, why));
+    const char *empty = "{" T("a", "[1]", "0", "4") "," T("none", "[0]", "0", "0") "}  ";
+    assert_int_equal(strlen(empty) % 8, 0);
+    CHECK_OK(open_made(&s, strlen(empty), empty, 4, why)); // an empty tensor, named after the one at its place
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         CHECK_ERR(open_made(&s, lengths[i], good, 4, why), EBB_CORRUPT);
     }

@@ -144,6 +144,7 @@ static void test_supervisor_decide_survives_any_kills(void **state)
         assert_int_equal(ebb_restart_decide(-SIGKILL, ebb_rng_at(seed, 0, n) % 1500, false, &quick, &delay), EBB_RESTART_AGAIN);
         assert_true(delay <= 200);
     }
+    assert_int_equal(ebb_restart_decide(1, 10, false, &quick, &delay), EBB_RESTART_AGAIN); // nor does the one death after it
 }
 
 // ---- real children ----

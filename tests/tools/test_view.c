@@ -107,6 +107,19 @@ static const char *const s_notes[] = {"worker-died worker-1: killed by signal 9 
                                       "worker-1 (pid 123) killed by signal 9 (Killed): started again"};
 
 // The screen at the widths in the names.
+static const char s_golden_60[] = "kjv-gpt  RUNNING  836864 parameters\n"
+                                  "████████████              50.0%  1m15s, 1h02m left\n"
+                                  "step 2001 of 4000   1625 samples/s   103987 tokens/s   stale\n"
+                                  "loss 1.8765 ████▇▇▇▆▆▆▅▅▅▄▄▄▃▃▃▃▂▂▂▁▁▁ val 1.9876\n"
+                                  "worker         state     utilization          steps  samples\n"
+                                  "worker-0       running   ████████▊   88%       1000        8\n"
+                                  "worker-1       lost      ██▌         25%       1001        8\n"
+                                  "shard          state         version     memory    journal  \n"
+                                  "shard-0        ready            2001     48 MiB    1.5 KiB  \n"
+                                  "shard-1        lost             2001     48 MiB    1.5 KiB  \n"
+                                  "worker-died worker-1: killed by signal 9 (Killed)\n"
+                                  "worker-1 (pid 123) killed by signal 9 (Killed): started aga\n";
+
 static const char s_golden_80[] = "kjv-gpt  RUNNING  836864 parameters\n"
                                   "██████████████████████                        50.0%  1m15s, 1h02m left\n"
                                   "step 2001 of 4000   1625 samples/s   103987 tokens/s   staleness 0.50\n"
@@ -139,6 +152,7 @@ static void test_view_golden(void **state)
     static world w;
     int lines;
     fill(&w, 2);
+    expect(render(&w, 60, false, s_notes, 2, &lines), s_golden_60);
     expect(render(&w, 80, false, s_notes, 2, &lines), s_golden_80);
     expect(render(&w, 100, false, s_notes, 2, &lines), s_golden_100);
 }
@@ -166,7 +180,7 @@ static void test_view_lines_and_columns(void **state)
     static const size_t counts[] = {0, 1, 2, 16, 17, 20};
     for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
         fill(&w, counts[k]);
-        for (int width = 80; width <= 140; width++) {
+        for (int width = 20; width <= 140; width++) {
             for (int color = 0; color < 2; color++) {
                 int lines, found = 0;
                 char *text = render(&w, width, color, s_notes, 2, &lines);
@@ -180,6 +194,23 @@ static void test_view_lines_and_columns(void **state)
                 free(text);
             }
         }
+    }
+}
+
+// Never as many lines as the screen has.
+static void test_view_height(void **state)
+{
+    (void)state;
+    static world w;
+    fill(&w, 20);
+    for (int height = 2; height < 60; height++) {
+        char *text = NULL;
+        size_t len = 0;
+        FILE *f = open_memstream(&text, &len);
+        int lines = ebb_view_render(f, &w.s, &(ebb_view_options){.width = 80, .height = height}, s_notes, 2);
+        fclose(f);
+        assert_true(lines < height && lines > 0);
+        free(text);
     }
 }
 
@@ -258,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_view_golden),
         cmocka_unit_test(test_view_lines_and_columns),
+        cmocka_unit_test(test_view_height),
         cmocka_unit_test(test_view_plain_has_no_color),
         cmocka_unit_test(test_view_survives_odd_numbers),
         cmocka_unit_test(test_view_line),

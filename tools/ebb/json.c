@@ -86,7 +86,10 @@ void ebb_json_line(const char *kind, json_t *object)
 {
     json_t *line = json_object();
     json_object_set_new(line, "kind", json_string(kind));
-    json_object_update(line, object);
+    if (json_object_get(object, "kind") != NULL) {
+        json_object_set(line, "event", json_object_get(object, "kind"));
+    }
+    json_object_update_missing(line, object);
     json_decref(object);
     json_dumpf(line, stdout, JSON_COMPACT);
     json_decref(line);

@@ -8,7 +8,7 @@
 
 // New reference. Unset submessages are left out.
 json_t *ebb_json_message(const ProtobufCMessage *msg);
-// One line on stdout with "kind" first; takes the object.
+// One line on stdout with "kind" first; takes the object. A "kind" of the object's own becomes "event".
 void ebb_json_line(const char *kind, json_t *object);
 
 #endif

@@ -80,22 +80,38 @@ static void s_usage(FILE *out)
                  "the beginning'\n");
 }
 
-// Letters that differ at the same place, plus the difference in length: enough to find a mistyped verb.
+// Edit distance, two letters that changed places counting as one; names are short.
+static size_t s_distance(const char *a, const char *b)
+{
+    size_t d[16][16], n = strlen(a), m = strlen(b);
+    if (n >= 16 || m >= 16) {
+        return 16;
+    }
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t j = 0; j <= m; j++) {
+            size_t best = i == 0 ? j : j == 0 ? i : d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (i > 0 && j > 0) {
+                best = d[i - 1][j] + 1 < best ? d[i - 1][j] + 1 : best;
+                best = d[i][j - 1] + 1 < best ? d[i][j - 1] + 1 : best;
+            }
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best) {
+                best = d[i - 2][j - 2] + 1;
+            }
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
 static const char *s_nearest(const char *name)
 {
-    size_t best = 4;
+    size_t best = 3;
     const char *found = NULL;
     for (size_t i = 0; i < N_VERBS; i++) {
-        const char *v = s_verbs[i].name;
-        size_t common = 0;
-        for (size_t a = 0; name[a] != '\0'; a++) {
-            const char *at = strchr(v, name[a]);
-            common += at != NULL;
-        }
-        size_t n = strlen(name), m = strlen(v), longer = n > m ? n : m, distance = longer - (common < longer ? common : longer);
+        size_t distance = s_distance(name, s_verbs[i].name);
         if (distance < best) {
             best = distance;
-            found = v;
+            found = s_verbs[i].name;
         }
     }
     return found;

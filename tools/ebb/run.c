@@ -22,7 +22,8 @@
 #define NOTES 3
 #define STATUS_EVERY_MS 250
 #define LINE_EVERY_MS 5000
-#define DRAIN_MS 12000 // longest orderly end
+#define DRAIN_MS 8000 // longest orderly end, from its beginning; then SIGTERM, then SIGKILL
+#define GRACE_MS 2000 // between those two
 
 typedef struct arguments {
     const char *job, *dir, *data;
@@ -157,12 +158,13 @@ static void s_erase(run *r)
 
 static void s_draw(run *r)
 {
-    struct winsize size;
+    struct winsize size = {0};
     const char *notes[NOTES];
     if (ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
         size.ws_col = 80;
+        size.ws_row = 0;
     }
-    ebb_view_options options = {.width = size.ws_col, .color = r->color};
+    ebb_view_options options = {.width = size.ws_col, .height = size.ws_row, .color = r->color};
     for (size_t i = 0; i < r->n_notes; i++) {
         notes[i] = r->notes[i];
     }
@@ -368,14 +370,14 @@ static void s_write_results(run *r)
 
 static void s_wait_down(run *r)
 {
-    uint64_t until = ebb_clock_ms() + DRAIN_MS;
+    uint64_t until = r->end_ms + DRAIN_MS;
     while (ebb_supervisor_alive(&r->sup, -1) > 0 && ebb_clock_ms() < until && ebb_stop_requested < 2) {
         ebb_death death;
         while (ebb_supervisor_reap(&r->sup, ebb_clock_ms(), true, &death)) {
         }
         ebb_clock_sleep_ms(10);
     }
-    ebb_supervisor_end(&r->sup, ebb_stop_requested > 1 ? 0 : 3000);
+    ebb_supervisor_end(&r->sup, ebb_stop_requested > 1 ? 0 : GRACE_MS);
 }
 
 static void s_report(run *r, bool ok)
@@ -418,7 +420,7 @@ static char *s_job_text(const Ebb__JobSpec *spec, size_t *len)
 {
     char *text = NULL;
     FILE *f = open_memstream(&text, len);
-    fprintf(f, "# The effective job of this run, written by ebb run.\n");
+    fputs(EBB_RUNDIR_MARK, f);
     ebb_jobspec_print(spec, f);
     fclose(f);
     return text;
@@ -447,6 +449,11 @@ static ebb_status s_load_job(run *r)
 // The folder must be fresh, or resumed, or given up by --force.
 static ebb_status s_prepare_dir(run *r, char *why)
 {
+    const char *foreign = ebb_rundir_foreign(&r->dir);
+    if (foreign != NULL) {
+        snprintf(why, 512, "%.300s is not the folder of a run, but holds %s: --dir takes another folder", r->dir.path, foreign);
+        return EBB_EXISTS;
+    }
     bool has_job = ebb_rundir_has(&r->dir, "job.yaml");
     EBB_TRY(ebb_mkdirs(r->dir.path) == EBB_OK ? EBB_OK
                                               : (snprintf(why, 512, "cannot create %.400s: %s", r->dir.path, strerror(errno)),
@@ -465,10 +472,10 @@ static ebb_status s_prepare_dir(run *r, char *why)
         EBB_TRY(ebb_rundir_clear(&r->dir, why));
         has_job = false;
     }
-    EBB_TRY(ebb_rundir_create(&r->dir, why));
     size_t len = 0;
     char *text = s_job_text(r->spec, &len), *old = has_job ? ebb_rundir_read(&r->dir, "job.yaml", NULL) : NULL;
     ebb_status st = EBB_OK;
+    // job.yaml first: it is what makes the folder a run's, whatever happens next.
     if (old != NULL && strcmp(old, text) != 0) {
         snprintf(why, 512,
                  "the run in %.300s has other settings than this job: resume it as it is (ebb run --resume --dir ...), or start over with --force",
@@ -482,7 +489,7 @@ static ebb_status s_prepare_dir(run *r, char *why)
     }
     free(old);
     free(text);
-    return st;
+    return st == EBB_OK ? ebb_rundir_create(&r->dir, why) : st;
 }
 
 static void s_dry_run(const run *r)
@@ -507,6 +514,11 @@ static int s_run(run *r)
     if (r->a.dry_run) {
         s_dry_run(r);
         return 0;
+    }
+    uint64_t programs = 1 + (uint64_t)r->spec->shards + (r->spec->workers_min > 0 ? r->spec->workers_min : 1);
+    if (programs > EBB_CHILDREN_MAX) {
+        return ebb_complain(EBB_CONFIG, "%llu programs (1 coordinator, %u shards, %u workers) are more than ebb run starts on one machine (%d)",
+                            (unsigned long long)programs, r->spec->shards, r->spec->workers_min, EBB_CHILDREN_MAX);
     }
     ebb_rundir_file(&r->dir, "job.yaml", r->job_file);
     st = ebb_supervisor_init(&r->sup, &r->dir, r->job_file, why);

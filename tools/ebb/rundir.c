@@ -12,9 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/clock.h"
+#include "core/limits.h"
 #include "core/process.h"
 
 #define SOCKET_PATH_MAX 100 // the system allows 107
+#define LOCK_TRIES 20
 
 void ebb_rundir_name(ebb_rundir *r, const char *path)
 {
@@ -47,6 +50,28 @@ bool ebb_rundir_has(const ebb_rundir *r, const char *leaf)
     char path[PATH_MAX];
     ebb_rundir_file(r, leaf, path);
     return access(path, F_OK) == 0;
+}
+
+bool ebb_rundir_is_run(const ebb_rundir *r)
+{
+    char *text = ebb_rundir_read(r, "job.yaml", NULL);
+    bool is = text != NULL && strncmp(text, EBB_RUNDIR_MARK, strlen(EBB_RUNDIR_MARK)) == 0;
+    free(text);
+    return is;
+}
+
+// job.yaml is the last to go, so that a removal that was cut short can be gone on with.
+static const char *const s_leaves[] = {"coordinator",       "logs",       "pids",        "sock",       "sock.path",
+                                       "model.safetensors", "model.json", "result.json", "events.log", "job.yaml"};
+
+const char *ebb_rundir_foreign(const ebb_rundir *r)
+{
+    for (size_t i = 0; i < sizeof(s_leaves) / sizeof(s_leaves[0]) && !ebb_rundir_is_run(r); i++) {
+        if (ebb_rundir_has(r, s_leaves[i])) {
+            return s_leaves[i];
+        }
+    }
+    return NULL;
 }
 
 void ebb_rundir_find_sock(ebb_rundir *r)
@@ -100,7 +125,13 @@ ebb_status ebb_rundir_lock(ebb_rundir *r, char *why)
         snprintf(why, 512, "cannot write in %.400s: %s", r->path, strerror(errno));
         return errno == EACCES || errno == EPERM || errno == EROFS ? EBB_NOTAUTH : EBB_IO;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    // ebb_rundir_is_live of another command holds it for a moment: that isn't a run.
+    int held = flock(fd, LOCK_EX | LOCK_NB);
+    for (int i = 0; held != 0 && i < LOCK_TRIES; i++) {
+        ebb_clock_sleep_ms(5);
+        held = flock(fd, LOCK_EX | LOCK_NB);
+    }
+    if (held != 0) {
         close(fd);
         snprintf(why, 512, "%.400s is in use by another ebb run", r->path);
         return EBB_TRYLATER;
@@ -157,16 +188,22 @@ void ebb_rundir_remove_sockets(ebb_rundir *r)
 
 ebb_status ebb_rundir_clear(const ebb_rundir *r, char *why)
 {
-    static const char *const leaves[] = {"coordinator",       "logs",       "pids",        "sock",      "sock.path", "job.yaml",
-                                         "model.safetensors", "model.json", "result.json", "events.log"};
     char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof(leaves) / sizeof(leaves[0]) + 1024; i++) {
+    const char *foreign = ebb_rundir_foreign(r);
+    if (foreign != NULL) {
+        snprintf(why, 512, "%.300s is not the folder of a run, but holds %s: nothing was removed; --dir takes another folder", r->path, foreign);
+        return EBB_EXISTS;
+    }
+    if (!ebb_rundir_is_run(r)) {
+        return EBB_OK;
+    }
+    for (size_t i = 0; i < EBB_SHARDS_MAX + sizeof(s_leaves) / sizeof(s_leaves[0]); i++) {
         char shard[32];
         const char *leaf = shard;
-        if (i < sizeof(leaves) / sizeof(leaves[0])) {
-            leaf = leaves[i];
+        if (i < EBB_SHARDS_MAX) {
+            snprintf(shard, sizeof(shard), "shard-%zu", i);
         } else {
-            snprintf(shard, sizeof(shard), "shard-%zu", i - sizeof(leaves) / sizeof(leaves[0]));
+            leaf = s_leaves[i - EBB_SHARDS_MAX];
         }
         if (ebb_rundir_has(r, leaf)) {
             ebb_rundir_file(r, leaf, path);

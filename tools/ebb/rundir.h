@@ -20,6 +20,11 @@ typedef struct ebb_rundir {
 void ebb_rundir_name(ebb_rundir *r, const char *path);
 // PATH/leaf. Static-free: out has PATH_MAX bytes.
 void ebb_rundir_file(const ebb_rundir *r, const char *leaf, char *out);
+#define EBB_RUNDIR_MARK "# The effective job of this run, written by ebb run.\n" // first line of RUN/job.yaml
+// Is this the folder of a run? A job.yaml that a person wrote doesn't make it one.
+bool ebb_rundir_is_run(const ebb_rundir *r);
+// Name of something in the folder that a run would use but that no run left there, or NULL.
+const char *ebb_rundir_foreign(const ebb_rundir *r);
 bool ebb_rundir_has(const ebb_rundir *r, const char *leaf);
 // Creates the subfolders and the socket folder (a short one elsewhere if the path is too long for a socket). Error text in why (>= 512).
 ebb_status ebb_rundir_create(ebb_rundir *r, char *why);
@@ -31,7 +36,7 @@ bool ebb_rundir_is_live(const ebb_rundir *r); // is the lock held by somebody?
 void ebb_rundir_unlock(ebb_rundir *r);
 // Removes the sockets once every program has ended. Only for the holder of the lock.
 void ebb_rundir_remove_sockets(ebb_rundir *r);
-// Removes what a run leaves in the folder, and nothing else.
+// Removes what a run leaves in the folder, and nothing else. EXISTS: the folder isn't a run's, and holds something of one of those names.
 ebb_status ebb_rundir_clear(const ebb_rundir *r, char *why);
 // Writes a file as a whole: temporary file, fsync, rename.
 ebb_status ebb_rundir_write(const ebb_rundir *r, const char *leaf, const void *data, size_t len);

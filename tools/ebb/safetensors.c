@@ -80,6 +80,9 @@ ebb_status ebb_safetensors_write(const char *path, const ebb_st_tensor *tensors,
 static int s_by_offset(const void *a, const void *b)
 {
     const ebb_st_tensor *x = a, *y = b;
+    if (x->data == y->data) {
+        return (x->numel > y->numel) - (x->numel < y->numel); // an empty tensor lies before the one at its place
+    }
     return (x->data > y->data) - (x->data < y->data);
 }
 
@@ -149,6 +152,15 @@ static const char *s_check(ebb_st_file *f)
     uint64_t data_len = f->len - 8 - header_len;
     if (why == NULL && ((uintptr_t)data % 4) != 0) {
         why = "the data is not aligned to its elements";
+    }
+    json_t *about = json_object_get(header, "__metadata__"), *value;
+    const char *key;
+    if (why == NULL && about != NULL && !json_is_object(about)) {
+        why = "__metadata__ is not an object";
+    }
+    json_object_foreach(about, key, value)
+    {
+        why = why == NULL && !json_is_string(value) ? "__metadata__ holds something other than text" : why;
     }
     json_object_foreach(header, name, entry)
     {

@@ -79,7 +79,7 @@ static int s_emit(void *arg, int32_t token)
 {
     (void)arg;
     putchar(token < 256 ? token : '?');
-    return fflush(stdout) != 0;
+    return fflush(stdout) != 0 || ebb_stop_requested > 0;
 }
 
 // The flat parameters of the configuration out of a model file: every tensor by name and shape.

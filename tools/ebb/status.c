@@ -86,15 +86,18 @@ static void s_show(const Ebb__StatusReply *s, bool json, bool in_place)
         if (!tty || ioctl(1, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
             size.ws_col = 80;
         }
-        ebb_view_options options = {.width = size.ws_col, .color = tty && getenv("NO_COLOR") == NULL};
+        ebb_view_options options = {.width = size.ws_col, .height = size.ws_row, .color = tty && getenv("NO_COLOR") == NULL};
         if (!tty) {
             ebb_view_line(stdout, s);
             putchar('\n');
         } else {
             if (in_place) {
-                printf("\033[H\033[J");
+                printf("\033[H"); // drawn over, then the rest erased: no flicker
             }
             ebb_view_render(stdout, s, &options, NULL, 0);
+            if (in_place) {
+                printf("\033[J");
+            }
         }
     }
     fflush(stdout);

@@ -26,16 +26,13 @@ ebb_restart ebb_restart_decide(int exit_code, uint64_t lived_ms, bool ending, ui
         *quick_deaths = 0;
         return EBB_RESTART_AGAIN;
     }
-    // A kill from outside says nothing about the program, so it does not count towards giving up; both wait a little longer each time.
+    if (exit_code == -SIGKILL) { // from outside: says nothing about the program, so it is not counted
+        *delay_ms = lived_ms < 100 ? 100 : 0;
+        return EBB_RESTART_AGAIN;
+    }
     uint32_t n = ++*quick_deaths;
     *delay_ms = n <= 3 ? 0 : n >= 10 ? 1000 : 10u << (n - 3);
-    if (exit_code != -SIGKILL && n >= EBB_QUICK_DEATHS) {
-        return EBB_RESTART_GIVE_UP;
-    }
-    if (exit_code == -SIGKILL && *delay_ms > 200) {
-        *delay_ms = 200;
-    }
-    return EBB_RESTART_AGAIN;
+    return n >= EBB_QUICK_DEATHS ? EBB_RESTART_GIVE_UP : EBB_RESTART_AGAIN;
 }
 
 static bool s_find_program(const char *name, const char *folder, char *out)

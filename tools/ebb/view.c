@@ -1,6 +1,7 @@
 #include "tools/ebb/view.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 void ebb_view_duration(double seconds, char *out, size_t size)
@@ -79,7 +80,7 @@ void ebb_view_line(FILE *out, const Ebb__StatusReply *s)
     fprintf(out, " workers %zu staleness %.2f left %s", live, s->staleness, left);
 }
 
-int ebb_view_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options *o, const char *const *notes, size_t n_notes)
+static int s_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options *o, const char *const *notes, size_t n_notes)
 {
     const char *bold = o->color ? "\033[1m" : "", *dim = o->color ? "\033[2m" : "", *off = o->color ? "\033[0m" : "";
     int lines = 0, width = o->width < 60 ? 60 : o->width > 120 ? 120 : o->width;
@@ -123,5 +124,49 @@ int ebb_view_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options
     for (size_t i = 0; i < n_notes; i++, lines++) {
         fprintf(out, "%s%.*s%s\033[K\n", dim, width - 1, notes[i], off);
     }
+    return lines;
+}
+
+// One line, cut to the columns; escape sequences take none and are never cut. Every character used here is one column wide.
+static void s_clip(FILE *out, const char *line, size_t len, int width)
+{
+    int column = 0;
+    for (size_t i = 0; i < len;) {
+        size_t n = 1;
+        if (line[i] == '\033') {
+            while (i + n < len && (line[i + n] == '[' || line[i + n] < '@')) {
+                n++;
+            }
+            n += i + n < len;
+        } else {
+            while (i + n < len && ((unsigned char)line[i + n] & 0xc0) == 0x80) {
+                n++;
+            }
+            if (++column > width) {
+                i += n;
+                continue;
+            }
+        }
+        fwrite(line + i, 1, n, out);
+        i += n;
+    }
+    fputc('\n', out);
+}
+
+int ebb_view_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options *o, const char *const *notes, size_t n_notes)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *whole = open_memstream(&text, &len);
+    if (whole == NULL) {
+        return 0;
+    }
+    s_render(whole, s, o, notes, n_notes);
+    fclose(whole);
+    int lines = 0, max = o->height > 1 ? o->height - 1 : 0;
+    for (char *p = text, *end; p != NULL && (end = strchr(p, '\n')) != NULL && (max == 0 || lines < max); p = end + 1, lines++) {
+        s_clip(out, p, (size_t)(end - p), o->width);
+    }
+    free(text);
     return lines;
 }

@@ -8,7 +8,8 @@
 #include "core/wire.h"
 
 typedef struct ebb_view_options {
-    int width;
+    int width;  // no line is wider
+    int height; // fewer lines than this, so that going back up by them works; 0: no bound
     bool color;
 } ebb_view_options;
 
