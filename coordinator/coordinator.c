@@ -312,7 +312,9 @@ void ebb_coordinator_tick(ebb_coordinator *c, uint64_t now_ms)
     s_tick_retire(c);
     if (c->state == EBB_JOB_STARTING && s_shards_ready(c)) {
         c->state = EBB_JOB_RUNNING;
-        ebb_coordinator_event(c, "job-running", c->spec->name, "%u shards ready, %zu workers", c->members.n_shards, ebb_membership_live(&c->members));
+        size_t live = ebb_membership_live(&c->members);
+        ebb_coordinator_event(c, "job-running", c->spec->name, "%u shard%s ready, %zu worker%s", c->members.n_shards,
+                              c->members.n_shards == 1 ? "" : "s", live, live == 1 ? "" : "s");
     }
     s_tick_eval(c);
     s_tick_rate(c, now_ms);

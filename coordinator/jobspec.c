@@ -678,7 +678,7 @@ static ebb_status s_parse(parsed *p)
     return EBB_OK;
 }
 
-ebb_status ebb_jobspec_load(const char *file, const char *data_override, Ebb__JobSpec **out, FILE *errors)
+static ebb_status s_load(const char *file, const char *data_override, bool open_data, Ebb__JobSpec **out, FILE *errors)
 {
     parsed p = {.file = file, .errors = errors};
     filled f;
@@ -698,7 +698,7 @@ ebb_status ebb_jobspec_load(const char *file, const char *data_override, Ebb__Jo
     }
     if (st == EBB_OK) {
         s_fill(&p, data_override, &f);
-        st = s_open_data(&p, &f);
+        st = open_data ? s_open_data(&p, &f) : EBB_OK;
     }
     if (st == EBB_OK) {
         ProtobufCMessage *copy = NULL;
@@ -710,6 +710,16 @@ ebb_status ebb_jobspec_load(const char *file, const char *data_override, Ebb__Jo
     }
     free(f.path);
     return st;
+}
+
+ebb_status ebb_jobspec_load(const char *file, const char *data_override, Ebb__JobSpec **out, FILE *errors)
+{
+    return s_load(file, data_override, true, out, errors);
+}
+
+ebb_status ebb_jobspec_read(const char *file, Ebb__JobSpec **out, FILE *errors)
+{
+    return s_load(file, NULL, false, out, errors);
 }
 
 void ebb_jobspec_free(Ebb__JobSpec **spec)

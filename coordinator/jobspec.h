@@ -11,6 +11,8 @@
 // relative to the job file). data_override (may be NULL) replaces data.path and is relative to the working folder. Every error is one line
 // "FILE:LINE: what was wrong, what was expected" to errors. CONFIG: the job file; NOENT: file or data missing; IO.
 ebb_status ebb_jobspec_load(const char *file, const char *data_override, Ebb__JobSpec **out, FILE *errors);
+// The same without opening the data: for looking at a job, not for running it. data's counts, and steps if the job counts in passes, are 0.
+ebb_status ebb_jobspec_read(const char *file, Ebb__JobSpec **out, FILE *errors);
 // The effective job as YAML, with every default.
 void ebb_jobspec_print(const Ebb__JobSpec *spec, FILE *out);
 void ebb_jobspec_free(Ebb__JobSpec **spec);

@@ -69,32 +69,11 @@ static void s_version(FILE *out, struct argp_state *state)
     fprintf(out, "ebb-coordinator %s\n", ebb_build_info());
 }
 
-static int s_exit_code(ebb_status st)
-{
-    switch (st) {
-    case EBB_OK:
-        return 0;
-    case EBB_CONFIG:
-    case EBB_NEWER:
-    case EBB_CORRUPT:
-        return EX_DATAERR;
-    case EBB_NOENT:
-        return EX_NOINPUT;
-    case EBB_EXISTS:
-    case EBB_TRYLATER:
-        return EX_UNAVAILABLE;
-    case EBB_IO:
-        return EX_IOERR;
-    default:
-        return EX_SOFTWARE;
-    }
-}
-
 static int s_fail(ebb_status st, const char *why)
 {
     fprintf(stderr, "ebb-coordinator: %s\n", why);
     EBB_LOG(ERROR, "main", "start-failed", "status=%s why=\"%s\"", ebb_status_name(st), why);
-    return s_exit_code(st);
+    return ebb_process_exit_code(st);
 }
 
 int main(int argc, char **argv)
@@ -119,7 +98,7 @@ int main(int argc, char **argv)
     if (a.job != NULL) {
         ebb_status st = ebb_jobspec_load(a.job, a.data, &spec, stderr);
         if (st != EBB_OK) {
-            return s_exit_code(st);
+            return ebb_process_exit_code(st);
         }
     }
     if (ebb_mkdirs(a.dir) != EBB_OK) {

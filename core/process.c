@@ -10,11 +10,13 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <protobuf-c/protobuf-c.h>
+#include <zmq.h>
 
-_Atomic int ebb_stop_requested;
+_Atomic int ebb_stop_requested, ebb_stop_signal;
 static int s_stop_fd = -1;
 
 const char *ebb_version(void)
@@ -25,15 +27,49 @@ const char *ebb_version(void)
 const char *ebb_build_info(void)
 {
     static char text[256];
-    snprintf(text, sizeof(text), "%s (commit %s, %s, gcc %d.%d, protobuf-c %s)", EBB_VERSION, EBB_COMMIT, EBB_BUILD_TYPE, __GNUC__, __GNUC_MINOR__,
-             protobuf_c_version());
+    int zmq[3];
+    zmq_version(&zmq[0], &zmq[1], &zmq[2]);
+    snprintf(text, sizeof(text), "%s (commit %s, %s, gcc %d.%d, zmq %d.%d.%d, rocksdb %s, protobuf-c %s)", EBB_VERSION, EBB_COMMIT, EBB_BUILD_TYPE,
+             __GNUC__, __GNUC_MINOR__, zmq[0], zmq[1], zmq[2], EBB_ROCKSDB_VERSION, protobuf_c_version());
     return text;
+}
+
+int ebb_process_exit_code(ebb_status st)
+{
+    switch (st) {
+    case EBB_OK:
+        return EX_OK;
+    case EBB_INVAL:
+        return EX_USAGE;
+    case EBB_CONFIG:
+    case EBB_CORRUPT: // starting again cannot mend it
+    case EBB_NEWER:
+        return EX_DATAERR;
+    case EBB_NOENT:
+        return EX_NOINPUT;
+    case EBB_EXISTS:
+    case EBB_TRYLATER:
+    case EBB_TIMEDOUT:
+    case EBB_CLOSED:
+    case EBB_REMOTE:
+        return EX_UNAVAILABLE;
+    case EBB_NOMEM:
+        return EX_OSERR;
+    case EBB_IO:
+        return EX_IOERR;
+    case EBB_DISKLOW:
+        return EX_TEMPFAIL;
+    case EBB_NOTAUTH:
+        return EX_NOPERM;
+    default:
+        return EX_SOFTWARE;
+    }
 }
 
 static void s_on_stop(int sig)
 {
-    (void)sig;
-    int saved = errno;
+    int saved = errno, none = 0;
+    atomic_compare_exchange_strong(&ebb_stop_signal, &none, sig);
     atomic_fetch_add(&ebb_stop_requested, 1);
     uint64_t one = 1;
     ssize_t n = write(s_stop_fd, &one, sizeof(one));

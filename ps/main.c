@@ -96,25 +96,6 @@ static void s_on_fatal(void *arg, int exit_code, const char *why)
     _exit(exit_code);
 }
 
-static int s_exit_code(ebb_status st)
-{
-    switch (st) {
-    case EBB_CONFIG:
-    case EBB_NEWER:
-    case EBB_CORRUPT: // restarting cannot mend it
-        return 65;
-    case EBB_INVAL:
-        return 64;
-    case EBB_EXISTS:
-    case EBB_TRYLATER:
-        return 69;
-    case EBB_IO:
-        return 74;
-    default:
-        return 70;
-    }
-}
-
 static void s_version(FILE *stream, struct argp_state *state)
 {
     (void)state;
@@ -162,7 +143,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "ebb-shard: %s\n", why);
         EBB_LOG(ERROR, "server", "start-failed", "status=%s why=\"%s\"", ebb_status_name(st), why);
         ebb_net_free(&net);
-        return s_exit_code(st);
+        return ebb_process_exit_code(st);
     }
     struct pollfd fds[2] = {{.fd = stop_fd, .events = POLLIN}, {.fd = s_shutdown_fd, .events = POLLIN}};
     while (!ebb_stop_requested && (fds[1].revents & POLLIN) == 0) {

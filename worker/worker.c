@@ -34,26 +34,13 @@ typedef struct worker {
 static int s_exit_code(ebb_status st)
 {
     switch (st) {
-    case EBB_OK:
     case EBB_CLOSED: // ordered to stop before there was anything to do
         return EX_OK;
-    case EBB_NOENT:
-        return EX_NOINPUT;
-    case EBB_CONFIG:
-    case EBB_EXISTS:
+    case EBB_EXISTS: // another model is registered
     case EBB_INVAL:
-    case EBB_NEWER:
         return EX_DATAERR;
-    case EBB_IO:
-    case EBB_DISKLOW:
-        return EX_IOERR;
-    case EBB_NOTAUTH:
-        return EX_NOPERM;
-    case EBB_NOMEM:
-    case EBB_INTERNAL:
-        return EX_SOFTWARE;
     default:
-        return EX_UNAVAILABLE;
+        return ebb_process_exit_code(st);
     }
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Whole runs as a user makes them: `ebb run` and what stands in the folder afterwards. One case per ctest (e2e.<case>)."""
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -58,11 +59,13 @@ def case_gpt(args, scratch):
     print("held-out losses:", [round(point["loss"], 3) for point in evals])
     check(len(evals) >= 3 and evals[-1]["loss"] < 3.0 and evals[-1]["loss"] < evals[0]["loss"], "the held-out loss did not fall below 3.0")
     check(status["steps_retired"] == 600 and status["final_eval_done"], "the run ended before all steps were retired and evaluated")
+    (scratch / "kjv.txt").rename(scratch / "elsewhere.txt")  # sampling needs the model only
     sampled = run.tool("sample", run.folder, "--prompt", "And the", "--bytes", "80", "--seed", "5")
     check(sampled.returncode == 0 and len(sampled.stdout) >= 80, f"ebb sample: {sampled.stderr.strip()}")
     check(run.tool("sample", run.folder, "--prompt", "And the", "--bytes", "80", "--seed", "5").stdout == sampled.stdout, "the same seed sampled another text")
     print(f"sample: {sampled.stdout!r}")
     check(not run.children() and not list(run.folder.glob("sock/*")), "programs or sockets are left behind")
+    check(not list(run.folder.glob("pids/*")), "pid files are left behind")
 
 
 def case_kill(args, scratch):
@@ -102,10 +105,19 @@ def case_resume(args, scratch):
         check("--resume" in run.output.read_text(errors="replace"), "the output does not say how to resume")
         check(not run.children(), "programs are left behind")
         check(run.tool("run", run.job, "--dir", run.folder).returncode not in (0, 70), "a run folder in use was silently used for a new run")
-        run.resume()
+        run.start("--resume", "--workers", "3", "--json")
         first = until(run.status, 30, "an answer after --resume")["steps_done"]
-        print(f"resumed at step {first}")
+        print(f"resumed at step {first} with 3 workers")
         check(first >= 100, f"after --resume the job stands at step {first}")
+        until(lambda: len([name for name in run.children() if name.startswith("worker")]) == 3, 20, "three workers")
+        until(lambda: (lambda s: s and s["steps_done"] > first)(run.status()), 60, "a step after --resume")
+        run.process.send_signal(signal.SIGTERM)
+        code = run.wait(30)
+        check(code == 128 + signal.SIGTERM, f"SIGTERM ended with {code}")
+        lines = [json.loads(line) for line in run.output.read_text().splitlines() if line.startswith("{")]
+        check(lines[-1]["kind"] == "result" and lines[-1]["state"] != "SUCCEEDED" and "model" not in lines[-1], f"the last line of --json: {lines[-1]}")
+        check(any(line["kind"] == "event" and line["event"] == "job-resumed" for line in lines), "no event among the lines of --json")
+        run.resume()
         run.finish(240)
     finally:
         run.stop()

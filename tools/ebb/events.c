@@ -127,5 +127,5 @@ int ebb_verb_events(int argc, char **argv)
         }
     }
     ebb_link_close(&link);
-    return ebb_exit_code(st);
+    return ebb_process_exit_code(st);
 }

@@ -86,16 +86,10 @@ static ebb_status s_export_stopped(ebb_rundir *dir, const char *endpoint, const 
         }
         ebb_link link;
         if (ebb_link_open(&link, endpoint) == EBB_OK && ebb_link_drain(&link, "exported", true, 2000) == EBB_OK) {
-            uint64_t until = ebb_clock_ms() + 10000;
-            ebb_death death;
-            while (ebb_supervisor_alive(s, -1) > 0 && ebb_clock_ms() < until) {
-                while (ebb_supervisor_reap(s, ebb_clock_ms(), true, &death)) {
-                }
-                ebb_clock_sleep_ms(10);
-            }
+            ebb_supervisor_wait(s, ebb_clock_ms() + 10000);
         }
         ebb_link_close(&link);
-        ebb_supervisor_end(s, 5000);
+        ebb_supervisor_end(s, ebb_stop_requested > 0 ? 2000 : 5000);
         ebb_rundir_remove_sockets(dir);
     }
     free(s);
@@ -128,6 +122,10 @@ int ebb_verb_export(int argc, char **argv)
     ebb_rundir_endpoint(&dir, "coordinator", endpoint, sizeof(endpoint));
     st = ebb_rundir_is_live(&dir) ? ebb_fetch_model(endpoint, a.out, a.optimizer, 30000, &version, why)
                                   : s_export_stopped(&dir, endpoint, &a, &version, why);
+    if (st != EBB_OK && ebb_stop_requested > 0) {
+        fprintf(stderr, "stopped; %s was not written\n", a.out);
+        return 128 + ebb_stop_signal;
+    }
     if (st != EBB_OK) {
         return ebb_complain(st, "export failed: %s", why[0] ? why : ebb_status_str(st));
     }

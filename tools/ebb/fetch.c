@@ -6,15 +6,23 @@
 #include <string.h>
 
 #include "client/ebb.h"
+#include "core/clock.h"
+#include "core/process.h"
 #include "core/rng.h"
 #include "tools/ebb/safetensors.h"
 
 #define PIN_TTL_MS 60000
 
-// Waits for a request and keeps its result's numbers.
+#define SLICE_MS 100
+
+// Waits for a request and keeps its result's numbers. CLOSED: the user stops us.
 static ebb_status s_finish(ebb_request **request, uint32_t timeout_ms, float *out, ebb_result *result, char *why)
 {
-    ebb_status st = ebb_request_wait(*request, timeout_ms);
+    uint64_t until = ebb_clock_ms() + timeout_ms;
+    ebb_status st = ebb_request_wait(*request, timeout_ms < SLICE_MS ? timeout_ms : SLICE_MS);
+    while (st == EBB_TIMEDOUT && ebb_clock_ms() < until && ebb_stop_requested == 0) {
+        st = ebb_request_wait(*request, SLICE_MS);
+    }
     const ebb_result *r = st == EBB_TIMEDOUT ? NULL : ebb_request_result(*request);
     if (st == EBB_OK && out != NULL) {
         ebb_request_copy(*request, out);
@@ -22,7 +30,10 @@ static ebb_status s_finish(ebb_request **request, uint32_t timeout_ms, float *ou
     if (r != NULL && result != NULL) {
         *result = *r;
     }
-    if (st != EBB_OK) {
+    if (st == EBB_TIMEDOUT && ebb_stop_requested > 0) {
+        st = EBB_CLOSED;
+        snprintf(why, 512, "stopped");
+    } else if (st != EBB_OK) {
         snprintf(why, 512, "the shards did not answer well: %s%s%.300s", ebb_status_str(st), r && r->why[0] ? ": " : "", r ? r->why : "");
     }
     ebb_request_free(request);
@@ -99,7 +110,7 @@ ebb_status ebb_fetch_model(const char *endpoint, const char *path, int optimizer
     ebb_session *session = NULL;
     ebb_control *control = NULL;
     ebb_request *request = NULL;
-    ebb_session_options options = {.coordinator = endpoint};
+    ebb_session_options options = {.coordinator = endpoint, .cancel = &ebb_stop_requested};
     ebb_status st;
     snprintf(why, 512, "the coordinator does not answer");
     EBB_TRY_GOTO(ebb_session_new(&options, &session), st, out);

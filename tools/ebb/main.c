@@ -33,32 +33,6 @@ static const verb s_verbs[] = {
 };
 #define N_VERBS (sizeof(s_verbs) / sizeof(s_verbs[0]))
 
-int ebb_exit_code(ebb_status st)
-{
-    switch (st) {
-    case EBB_OK:
-        return 0;
-    case EBB_INVAL:
-        return EX_USAGE;
-    case EBB_CONFIG:
-    case EBB_CORRUPT:
-    case EBB_NEWER:
-        return EX_DATAERR;
-    case EBB_NOENT:
-        return EX_NOINPUT;
-    case EBB_TRYLATER:
-    case EBB_TIMEDOUT:
-    case EBB_EXISTS:
-        return EX_UNAVAILABLE;
-    case EBB_IO:
-        return EX_IOERR;
-    case EBB_NOTAUTH:
-        return EX_NOPERM;
-    default:
-        return EX_SOFTWARE;
-    }
-}
-
 int ebb_complain(ebb_status st, const char *fmt, ...)
 {
     va_list ap;
@@ -67,7 +41,7 @@ int ebb_complain(ebb_status st, const char *fmt, ...)
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
-    return ebb_exit_code(st);
+    return ebb_process_exit_code(st);
 }
 
 static void s_usage(FILE *out)

@@ -110,6 +110,7 @@ typedef struct run {
     arguments a;
     ebb_rundir dir;
     Ebb__JobSpec *spec;
+    uint32_t workers; // to start
     ebb_supervisor sup;
     ebb_link link;
     char endpoint[PATH_MAX], job_file[PATH_MAX];
@@ -370,13 +371,7 @@ static void s_write_results(run *r)
 
 static void s_wait_down(run *r)
 {
-    uint64_t until = r->end_ms + DRAIN_MS;
-    while (ebb_supervisor_alive(&r->sup, -1) > 0 && ebb_clock_ms() < until && ebb_stop_requested < 2) {
-        ebb_death death;
-        while (ebb_supervisor_reap(&r->sup, ebb_clock_ms(), true, &death)) {
-        }
-        ebb_clock_sleep_ms(10);
-    }
+    ebb_supervisor_wait(&r->sup, r->end_ms + DRAIN_MS);
     ebb_supervisor_end(&r->sup, ebb_stop_requested > 1 ? 0 : GRACE_MS);
 }
 
@@ -435,10 +430,11 @@ static ebb_status s_load_job(run *r)
         file = stored;
     }
     EBB_TRY(ebb_jobspec_load(file, r->a.data, &r->spec, stderr));
-    if (r->a.workers > 0) {
+    if (r->a.workers > 0 && !r->a.resume) { // a run that goes on keeps its settings; who computes it is free
         r->spec->workers_min = r->a.workers;
         r->spec->workers_max = r->a.workers > r->spec->workers_max ? r->a.workers : r->spec->workers_max;
     }
+    r->workers = r->a.workers > 0 ? r->a.workers : r->spec->workers_min > 0 ? r->spec->workers_min : 1;
     if (r->a.steps > 0) {
         r->spec->steps = r->a.steps;
         r->spec->passes = 0;
@@ -496,8 +492,8 @@ static void s_dry_run(const run *r)
 {
     ebb_jobspec_print(r->spec, stdout);
     printf("# would start in %s: 1 coordinator, %u shard%s, %u worker%s\n# %llu training samples, %llu held out, %llu steps\n", r->dir.path,
-           r->spec->shards, r->spec->shards == 1 ? "" : "s", r->spec->workers_min, r->spec->workers_min == 1 ? "" : "s",
-           (unsigned long long)r->spec->data->train_samples, (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
+           r->spec->shards, r->spec->shards == 1 ? "" : "s", r->workers, r->workers == 1 ? "" : "s", (unsigned long long)r->spec->data->train_samples,
+           (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
 }
 
 static int s_run(run *r)
@@ -505,7 +501,7 @@ static int s_run(run *r)
     char why[512] = "", path[PATH_MAX];
     ebb_status st = s_load_job(r);
     if (st != EBB_OK) {
-        return ebb_exit_code(st);
+        return ebb_process_exit_code(st);
     }
     if (r->a.dir == NULL) {
         snprintf(path, sizeof(path), "runs/%.200s", r->spec->name);
@@ -515,10 +511,10 @@ static int s_run(run *r)
         s_dry_run(r);
         return 0;
     }
-    uint64_t programs = 1 + (uint64_t)r->spec->shards + (r->spec->workers_min > 0 ? r->spec->workers_min : 1);
+    uint64_t programs = 1 + (uint64_t)r->spec->shards + r->workers;
     if (programs > EBB_CHILDREN_MAX) {
         return ebb_complain(EBB_CONFIG, "%llu programs (1 coordinator, %u shards, %u workers) are more than ebb run starts on one machine (%d)",
-                            (unsigned long long)programs, r->spec->shards, r->spec->workers_min, EBB_CHILDREN_MAX);
+                            (unsigned long long)programs, r->spec->shards, r->workers, EBB_CHILDREN_MAX);
     }
     ebb_rundir_file(&r->dir, "job.yaml", r->job_file);
     st = ebb_supervisor_init(&r->sup, &r->dir, r->job_file, why);
@@ -540,12 +536,12 @@ static int s_run(run *r)
     for (uint32_t i = 0; i < r->spec->shards; i++) {
         ebb_supervisor_add(&r->sup, EBB_CHILD_SHARD, i);
     }
-    uint32_t workers = r->spec->workers_min > 0 ? r->spec->workers_min : 1;
-    for (uint32_t i = 0; i < workers; i++) {
+    for (uint32_t i = 0; i < r->workers; i++) {
         ebb_supervisor_add(&r->sup, EBB_CHILD_WORKER, i);
     }
     if (!r->a.json) {
-        printf("%s: 1 coordinator, %u shards, %u workers in %s\n", r->spec->name, r->spec->shards, workers, r->dir.path);
+        printf("%s: 1 coordinator, %u shard%s, %u worker%s in %s\n", r->spec->name, r->spec->shards, r->spec->shards == 1 ? "" : "s", r->workers,
+               r->workers == 1 ? "" : "s", r->dir.path);
         fflush(stdout);
     }
     s_supervise(r);
@@ -565,9 +561,14 @@ static int s_run(run *r)
     ebb_rundir_remove_sockets(&r->dir);
     if (succeeded) {
         s_report(r, rc == 0);
-    } else if (!r->failed) {
+        return rc;
+    }
+    if (!r->failed) {
         fprintf(stderr, "stopped; go on with: ebb run --resume --dir %s\n", r->dir.path);
-        rc = 130;
+        rc = 128 + ebb_stop_signal;
+    }
+    if (r->a.json) { // the last thing known of it; a state other than SUCCEEDED, and no model
+        ebb_json_line("result", r->status.env != NULL ? ebb_json_message(&r->status.env->status_reply->base) : json_object());
     }
     return rc;
 }

@@ -118,7 +118,7 @@ ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *
     float *params = NULL;
     ebb_rundir_file(dir, "job.yaml", job);
     FILE *text = open_memstream(&errors, &errors_len);
-    ebb_status st = ebb_jobspec_load(job, NULL, &spec, text);
+    ebb_status st = ebb_jobspec_read(job, &spec, text);
     fclose(text);
     if (st != EBB_OK) {
         snprintf(why, 512, "%.*s", (int)strcspn(errors, "\n"), errors);
@@ -179,6 +179,12 @@ int ebb_verb_sample(int argc, char **argv)
     } else if (!ebb_rundir_has(&dir, "model.safetensors")) {
         return ebb_complain(EBB_NOENT, "%s has no finished model yet (--live samples a running one)", dir.path);
     }
+    if (ebb_stop_requested > 0) {
+        return 128 + ebb_stop_signal;
+    }
     st = ebb_sample_file(&dir, file, a.prompt, a.bytes, a.temperature, a.top_k, a.seed, why);
+    if (ebb_stop_requested > 0) {
+        return 128 + ebb_stop_signal;
+    }
     return st == EBB_OK ? 0 : ebb_complain(st, "%s", why[0] ? why : ebb_status_str(st));
 }

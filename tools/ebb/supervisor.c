@@ -175,6 +175,10 @@ bool ebb_supervisor_reap(ebb_supervisor *s, uint64_t now_ms, bool ending, ebb_de
         ebb_child *c = &s->child[i];
         if (c->pid == pid) {
             uint64_t delay = 0;
+            char leaf[64], path[PATH_MAX];
+            snprintf(leaf, sizeof(leaf), "pids/%s.pid", c->name);
+            ebb_rundir_file(s->dir, leaf, path);
+            unlink(path); // the number may be anybody's from now on
             c->pid = 0;
             out->child = c;
             out->lived_ms = now_ms - c->started_ms;
@@ -203,6 +207,16 @@ size_t ebb_supervisor_alive(const ebb_supervisor *s, int kind)
         n += s->child[i].pid > 0 && (kind < 0 || (int)s->child[i].kind == kind);
     }
     return n;
+}
+
+void ebb_supervisor_wait(ebb_supervisor *s, uint64_t until_ms)
+{
+    while (ebb_supervisor_alive(s, -1) > 0 && ebb_clock_ms() < until_ms && ebb_stop_requested < 2) {
+        ebb_death death;
+        while (ebb_supervisor_reap(s, ebb_clock_ms(), true, &death)) {
+        }
+        ebb_clock_sleep_ms(10);
+    }
 }
 
 void ebb_supervisor_end(ebb_supervisor *s, uint64_t grace_ms)

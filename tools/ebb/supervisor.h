@@ -53,6 +53,8 @@ ebb_status ebb_supervisor_start_due(ebb_supervisor *s, uint64_t now_ms);
 bool ebb_supervisor_reap(ebb_supervisor *s, uint64_t now_ms, bool ending, ebb_death *out);
 void ebb_supervisor_signal(ebb_supervisor *s, ebb_child_kind kind, int sig); // children of that kind
 size_t ebb_supervisor_alive(const ebb_supervisor *s, int kind);              // -1: all
+// Collects children that end by themselves until none lives, the time comes, or the user wants to stop at once.
+void ebb_supervisor_wait(ebb_supervisor *s, uint64_t until_ms);
 // Ends what still lives: SIGTERM, SIGKILL after grace_ms. Collects everything.
 void ebb_supervisor_end(ebb_supervisor *s, uint64_t grace_ms);
 // Last lines of a child's log, on stderr.

@@ -13,8 +13,6 @@ int ebb_verb_events(int argc, char **argv);
 int ebb_verb_export(int argc, char **argv);
 int ebb_verb_sample(int argc, char **argv);
 
-// Exit code (sysexits.h) of a status.
-int ebb_exit_code(ebb_status st);
 // Prints "ebb: TEXT" to stderr and returns the exit code of st.
 int ebb_complain(ebb_status st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
