@@ -7,6 +7,7 @@
 #include "coordinator/ledger.h"
 #include "coordinator/membership.h"
 #include "coordinator/progress.h"
+#include "coordinator/reply.h"
 #include "coordinator/statestore.h"
 #include "core/manifest.h"
 #include "core/shardmap.h"
@@ -76,16 +77,13 @@ void ebb_coordinator_close(ebb_coordinator *c);
 // Expiry, retirement, evaluations, states. Call every ~50 ms.
 void ebb_coordinator_tick(ebb_coordinator *c, uint64_t now_ms);
 
-// Handles one request; reply is initialised with request_id set and is filled in together with at most one part. Strings and arrays the reply points to
-// are allocated with malloc and listed by the callee in `trash` so that the caller frees them after packing.
-typedef struct ebb_trash {
-    void *item[EBB_WORKERS_MAX];
-    size_t n;
-} ebb_trash;
-
+// Handles one request; reply is initialised with request_id set and is filled in together with at most one part. What the reply points to
+// is in `trash`: the caller frees it after packing.
 void ebb_coordinator_handle(ebb_coordinator *c, const ebb_msg *request, uint64_t now_ms, Ebb__Envelope *reply, const ebb_part **part,
                             ebb_trash *trash);
 
+// After every write: false if it or an earlier one failed. Then what we would say might be forgotten: nothing is answered, and the process ends.
+bool ebb_coordinator_kept(ebb_coordinator *c, ebb_status st);
 void ebb_coordinator_event(ebb_coordinator *c, const char *kind, const char *subject, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 const char *ebb_job_state_name(ebb_job_state state);
 

@@ -9,7 +9,7 @@
 #define BATCH 64 // requests between two looks at the clock
 #define TICK_MS 50
 
-static void s_answer(ebb_coordinator *c, ebb_socket *router, const ebb_peer *peer, const ebb_frames *frames, ebb_trash *trash)
+static void s_answer(ebb_coordinator *c, ebb_socket *router, const ebb_peer *peer, const ebb_frames *frames)
 {
     ebb_msg request;
     const char *why = NULL;
@@ -19,10 +19,10 @@ static void s_answer(ebb_coordinator *c, ebb_socket *router, const ebb_peer *pee
         return;
     }
     Ebb__Envelope reply = EBB__ENVELOPE__INIT;
+    ebb_trash trash = {0};
     const ebb_part *part = NULL;
     reply.request_id = request.env->request_id;
-    trash->n = 0;
-    ebb_coordinator_handle(c, &request, ebb_clock_ms(), &reply, &part, trash);
+    ebb_coordinator_handle(c, &request, ebb_clock_ms(), &reply, &part, &trash);
     if (c->failure == EBB_OK) { // after a failed write nothing more is said
         ebb_frames out;
         ebb_frames_init(&out);
@@ -35,24 +35,17 @@ static void s_answer(ebb_coordinator *c, ebb_socket *router, const ebb_peer *pee
         }
         ebb_frames_fini(&out);
     }
-    for (size_t i = 0; i < trash->n; i++) {
-        free(trash->item[i]);
-    }
+    ebb_trash_fini(&trash);
     ebb_msg_fini(&request);
 }
 
 ebb_status ebb_coordinator_serve(ebb_coordinator *c, ebb_socket *router, int stop_fd)
 {
-    ebb_trash *trash = malloc(sizeof(*trash));
-    if (trash == NULL) {
-        return EBB_NOMEM;
-    }
     uint64_t next_tick = 0;
     while (c->failure == EBB_OK && !c->ended && ebb_stop_requested == 0) {
         ebb_poll items[2] = {{.socket = router}, {.fd = stop_fd}};
         ebb_status st = ebb_net_poll(items, 2, TICK_MS);
         if (st != EBB_OK) {
-            free(trash);
             return st;
         }
         for (int i = 0; i < BATCH && c->failure == EBB_OK; i++) {
@@ -63,7 +56,7 @@ ebb_status ebb_coordinator_serve(ebb_coordinator *c, ebb_socket *router, int sto
                 break;
             }
             if (st == EBB_OK) {
-                s_answer(c, router, &peer, &frames, trash);
+                s_answer(c, router, &peer, &frames);
                 ebb_frames_fini(&frames);
             }
         }
@@ -73,6 +66,5 @@ ebb_status ebb_coordinator_serve(ebb_coordinator *c, ebb_socket *router, int sto
             next_tick = now_ms + TICK_MS;
         }
     }
-    free(trash);
     return c->failure;
 }

@@ -18,7 +18,6 @@ static const char s_mlp[] =
 typedef struct world {
     scratch scratch;
     ebb_coordinator *c;
-    ebb_trash *trash;
     uint64_t now;
     peer peer;
     peer_shard shard[2];
@@ -39,16 +38,14 @@ static void s_ask(void *arg, Ebb__Envelope *env, const ebb_part *part, ebb_msg *
     ebb_frames_fini(&frames);
     Ebb__Envelope answer = EBB__ENVELOPE__INIT;
     answer.request_id = env->request_id;
-    w->trash->n = 0;
-    ebb_coordinator_handle(w->c, &request, w->now, &answer, &out_part, w->trash);
+    ebb_trash trash = {0};
+    ebb_coordinator_handle(w->c, &request, w->now, &answer, &out_part, &trash);
     CHECK_OK(w->c->failure);
     CHECK_OK(ebb_msg_pack(&answer, out_part, out_part != NULL, &frames));
     CHECK_OK(ebb_msg_unpack(&frames, true, reply, &why));
     ebb_frames_fini(&frames);
     ebb_msg_fini(&request);
-    for (size_t i = 0; i < w->trash->n; i++) {
-        free(w->trash->item[i]);
-    }
+    ebb_trash_fini(&trash);
 }
 
 static ebb_status s_open(world *w, const char *job, char *why)
@@ -80,12 +77,23 @@ static void s_close(world *w)
     }
 }
 
+static const Ebb__WorkerStatus *s_worker(const ebb_msg *status, const char *name)
+{
+    const Ebb__StatusReply *s = status->env->status_reply;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        if (strcmp(s->workers[i]->name, name) == 0) {
+            return s->workers[i];
+        }
+    }
+    fail_msg("no worker %s", name);
+    return NULL;
+}
+
 static void s_init(world *w, const char *job)
 {
     char why[512];
     memset(w, 0, sizeof(*w));
     scratch_init(&w->scratch);
-    w->trash = malloc(sizeof(*w->trash));
     w->now = 1000000;
     w->peer = (peer){s_ask, w, 0};
     for (uint32_t i = 0; i < 2; i++) {
@@ -97,7 +105,6 @@ static void s_init(world *w, const char *job)
 static void s_fini(world *w)
 {
     s_close(w);
-    free(w->trash);
     scratch_fini(&w->scratch);
 }
 
@@ -233,9 +240,11 @@ static void test_coordinator_frees_the_units_of_the_dead(void **state)
     ebb_msg r;
     peer_status(p, &r);
     assert_int_equal(r.env->status_reply->n_workers, 5);
-    assert_string_equal(r.env->status_reply->workers[1]->state, "running");
-    assert_string_equal(r.env->status_reply->workers[2]->state, "left");
-    assert_float_equal(r.env->status_reply->workers[1]->utilization, 0.7, 1e-6);
+    assert_string_equal(s_worker(&r, "w1")->state, "running");
+    assert_string_equal(s_worker(&r, "w2")->state, "left");
+    assert_string_equal(r.env->status_reply->workers[4]->state, "left"); // those that are gone come last
+    assert_int_equal(r.env->status_reply->workers_live, 3); // w3 is heard again
+    assert_float_equal(s_worker(&r, "w1")->utilization, 0.7, 1e-6);
     ebb_msg_fini(&r);
     s_fini(&w);
 }
@@ -354,6 +363,35 @@ static bool s_skip(peer *p, const char *worker, uint64_t stream, uint64_t seq)
     bool skip = r.env->skip_reply->skip;
     ebb_msg_fini(&r);
     return skip;
+}
+
+// A fleet whose rows do not all fit into a message: the living and the sums are told.
+static void test_coordinator_tells_of_a_large_fleet(void **state)
+{
+    (void)state;
+    world w;
+    s_init(&w, s_counter);
+    peer *p = &w.peer;
+    s_run(&w);
+    char name[96];
+    for (uint64_t i = 0; i < 2000; i++) {
+        snprintf(name, sizeof(name), "worker-with-a-name-as-long-as-that-of-a-machine-in-some-cloud-%04d", (int)i);
+        CHECK_OK(peer_join(p, name, 1000 + i, 1000 + (uint32_t)i));
+        if (i < 1500) {
+            peer_leave(p, name, 1000 + i);
+        }
+    }
+    ebb_msg r;
+    peer_status(p, &r); // packs, or fails here
+    const Ebb__StatusReply *s = r.env->status_reply;
+    assert_int_equal(s->workers_known, 2001);
+    assert_int_equal(s->workers_live, 501);
+    assert_true(s->n_workers >= 64 && s->n_workers < 2001);
+    assert_string_equal(s->workers[0]->state, "joined");
+    assert_string_equal(s->workers[63]->state, "joined");
+    assert_int_equal(s->n_shards, 2);
+    ebb_msg_fini(&r);
+    s_fini(&w);
 }
 
 static void test_coordinator_skips_after_three_refusals(void **state)
@@ -681,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_coordinator_finishes),
         cmocka_unit_test(test_coordinator_restart_keeps_leases),
         cmocka_unit_test(test_coordinator_repeats_what_a_shard_lost),
+        cmocka_unit_test(test_coordinator_tells_of_a_large_fleet),
         cmocka_unit_test(test_coordinator_skips_after_three_refusals),
         cmocka_unit_test(test_coordinator_evaluates),
         cmocka_unit_test(test_coordinator_drains_and_ends),

@@ -61,8 +61,9 @@ static void fill(world *w, size_t n_workers)
     w->s.loss = 1.8765;
     w->s.staleness = 0.5;
     w->s.numel = 836864;
-    w->s.workers = w->workers, w->s.n_workers = n_workers;
-    w->s.shards = w->shards, w->s.n_shards = 2;
+    w->s.workers = w->workers, w->s.n_workers = w->s.workers_known = (uint32_t)n_workers;
+    w->s.workers_live = n_workers > 1 ? (uint32_t)n_workers - 1 : (uint32_t)n_workers;
+    w->s.shards = w->shards, w->s.n_shards = w->s.shards_total = 2;
     w->s.losses = w->losses, w->s.n_losses = 40;
     w->s.evals = w->evals, w->s.n_evals = 2;
 }

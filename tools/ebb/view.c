@@ -64,10 +64,6 @@ static void s_curve(FILE *out, const Ebb__StatusReply *s, int width)
 void ebb_view_line(FILE *out, const Ebb__StatusReply *s)
 {
     char left[32];
-    size_t live = 0;
-    for (size_t i = 0; i < s->n_workers; i++) {
-        live += strcmp(s->workers[i]->state, "lost") != 0 && strcmp(s->workers[i]->state, "left") != 0;
-    }
     ebb_view_duration(s->remaining_s, left, sizeof(left));
     fprintf(out, "%s step %llu/%llu loss %.4f", s->state, (unsigned long long)s->steps_done, (unsigned long long)s->steps_total, s->loss);
     if (s->n_evals > 0) {
@@ -77,7 +73,7 @@ void ebb_view_line(FILE *out, const Ebb__StatusReply *s)
     if (s->tokens_per_s > s->samples_per_s * 1.5) {
         fprintf(out, " %.0f tokens/s", s->tokens_per_s);
     }
-    fprintf(out, " workers %zu staleness %.2f left %s", live, s->staleness, left);
+    fprintf(out, " workers %u staleness %.2f left %s", s->workers_live, s->staleness, left);
 }
 
 static int s_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options *o, const char *const *notes, size_t n_notes)
@@ -109,8 +105,8 @@ static int s_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options
         s_bar(out, w->utilization, 10);
         fprintf(out, " %3.0f%%  %9llu %10.0f\033[K\n", w->utilization * 100, (unsigned long long)w->steps, w->samples_per_s);
     }
-    if (s->n_workers > 16) {
-        fprintf(out, "%sand %zu more%s\033[K\n", dim, s->n_workers - 16, off);
+    if (s->workers_known > 16) {
+        fprintf(out, "%sand %u more%s\033[K\n", dim, s->workers_known - 16, off);
         lines++;
     }
     fprintf(out, "%s%-14s %-10s %10s %10s %10s %6s%s\033[K\n", dim, "shard", "state", "version", "memory", "journal", "busy", off);
@@ -120,6 +116,10 @@ static int s_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options
         s_bytes((double)p->rss_bytes, a, sizeof(a));
         s_bytes((double)p->journal_bytes, b, sizeof(b));
         fprintf(out, "shard-%-8u %-10s %10llu %10s %10s %5.0f%%\033[K\n", p->shard, p->state, (unsigned long long)p->version, a, b, p->busy * 100);
+    }
+    if (s->shards_total > 16) {
+        fprintf(out, "%sand %u more%s\033[K\n", dim, s->shards_total - 16, off);
+        lines++;
     }
     for (size_t i = 0; i < n_notes; i++, lines++) {
         fprintf(out, "%s%.*s%s\033[K\n", dim, width - 1, notes[i], off);
