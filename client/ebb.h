@@ -138,6 +138,9 @@ typedef struct ebb_push {
     // Exactly one of:
     ebb_buf *grad;    // the flat gradient: numel float32 in manifest order
     ebb_buf **chunks; // n_chunks buffers, chunk by chunk (numel of the chunk float32 each)
+    // The parameters that come back are as the optimizer's momentum alone would carry them after so many more versions (fractional; 0: as they are):
+    // where the gradient that is computed from them will be applied if it is that stale. Not for evaluating or saving.
+    double look_ahead;
 } ebb_push;
 
 // Pushes one step to every shard and asks for the chunks that changed since `view`. Buffers are borrowed and further referenced: their bytes must not
@@ -150,6 +153,7 @@ typedef struct ebb_pull_options {
     const ebb_view *view; // bring this up to date; NULL: everything
     uint64_t pin;         // 0 = the latest
     uint32_t slot;        // 0 = parameters, 1.. = optimizer slots (view must be NULL)
+    double look_ahead;    // as in ebb_push (pin and slot must be 0)
 } ebb_pull_options;
 ebb_status ebb_pull(ebb_session *session, const ebb_pull_options *options, ebb_request **out);
 // Holds one version at every shard under a number chosen by the caller (random, not 0) for ttl_ms. unpin lets go.

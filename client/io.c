@@ -264,6 +264,7 @@ static ebb_status s_pack(ebb_io *io, ebb_sub *sub, ebb_frames *frames)
         push.worker = io->session->worker;
         push.want_pull = s_wants_difference(io, sub) && sub->chunk_count > 0;
         push.have_version = base->version;
+        push.look_ahead = r->look_ahead;
         env.body_case = EBB__ENVELOPE__BODY_PUSH_REQUEST;
         env.push_request = &push;
         return ebb_msg_pack(&env, r->parts + sub->first_chunk, sub->chunk_count, frames);
@@ -278,6 +279,7 @@ static ebb_status s_pack(ebb_io *io, ebb_sub *sub, ebb_frames *frames)
         pull.first_chunk = sub->first_chunk;
         pull.chunk_count = sub->chunk_count;
         pull.slot = r->slot;
+        pull.look_ahead = r->look_ahead;
         env.body_case = EBB__ENVELOPE__BODY_PULL_REQUEST;
         env.pull_request = &pull;
         return ebb_msg_pack(&env, NULL, 0, frames);

@@ -76,6 +76,7 @@ ebb_status ebb_requests_take(ebb_requests *table, ebb_request **out)
     r->active = false;
     r->stream = r->seq = r->pin = r->layout = 0;
     r->attempt = r->slot = r->ttl_ms = 0;
+    r->look_ahead = 0;
     r->whole = false;
     r->n_routes = r->n_subs = r->pending = 0;
     r->n_parts = 0;

@@ -50,6 +50,7 @@ struct ebb_request {
     ebb_request_kind kind;
     uint64_t stream, seq, pin, layout;
     uint32_t attempt, slot, ttl_ms;
+    double look_ahead;
     bool whole; // a pull that is not relative to a view
     uint32_t n_routes;
     ebb_base *base;  // (n_routes)

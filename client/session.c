@@ -214,6 +214,7 @@ ebb_status ebb_push_pull(ebb_session *s, const ebb_push *push, const ebb_view *v
     r->stream = push->stream;
     r->seq = push->seq;
     r->attempt = push->attempt;
+    r->look_ahead = push->look_ahead;
     ebb_status st = s_add_parts(s->manifest, push, r);
     if (st != EBB_OK) {
         ebb_requests_give(&s->requests, r);
@@ -226,7 +227,7 @@ ebb_status ebb_push_pull(ebb_session *s, const ebb_push *push, const ebb_view *v
 
 ebb_status ebb_pull(ebb_session *s, const ebb_pull_options *o, ebb_request **out)
 {
-    if ((o->slot != 0 || o->pin != 0) && o->view != NULL) {
+    if ((o->slot != 0 || o->pin != 0) && (o->view != NULL || o->look_ahead != 0)) {
         return EBB_INVAL;
     }
     ebb_request *r = NULL;
@@ -234,6 +235,7 @@ ebb_status ebb_pull(ebb_session *s, const ebb_pull_options *o, ebb_request **out
     r->kind = EBB_REQUEST_PULL;
     r->pin = o->pin;
     r->slot = o->slot;
+    r->look_ahead = o->look_ahead;
     *out = r;
     ebb_io_submit(s->io, r);
     return EBB_OK;

@@ -60,6 +60,8 @@ static const key_row s_keys[] = {
     {"consistency.mode", KEY_ENUM, 0, 0, "async", "async", "pushes are applied as they come"},
     {"consistency.staleness_weight", KEY_ENUM, 0, 0, "off", "off|inverse", "inverse: lr / (1 + staleness) for each push"},
     {"consistency.staleness_max", KEY_INT, 0, 1e15, "64", NULL, "staler gradients are refused and computed again; 0: no bound"},
+    {"consistency.look_ahead", KEY_REAL, 0, 4, "1", NULL,
+     "workers compute at the parameters that momentum will have reached when their gradient arrives, this share of the way; 0: off"},
     {"consistency.inflight_max", KEY_INT, 1, 64, "1", NULL, "unacknowledged steps of a worker; 1: wait for each answer"},
     {"durability", KEY_ENUM, 0, 0, "journal", "fsync|journal|snapshot", "what an acknowledged push survives (docs/journal.md)"},
     {"shards", KEY_INT, 1, 1024, "1", NULL, "parameter-server processes"},
@@ -593,6 +595,7 @@ static void s_fill(const parsed *p, const char *data_override, filled *f)
     f->consistency.mode = (char *)s_text(p, "consistency.mode");
     f->consistency.staleness_weight = (char *)s_text(p, "consistency.staleness_weight");
     f->consistency.staleness_max = s_int(p, "consistency.staleness_max");
+    f->consistency.look_ahead = s_value(p, "consistency.look_ahead");
     f->consistency.inflight_max = (uint32_t)s_int(p, "consistency.inflight_max");
     Ebb__JobSpec *s = &f->spec;
     s->durability = (char *)s_text(p, "durability");
@@ -809,8 +812,10 @@ void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
     s_put_real(out, ", weight_decay: ", o->groups[1]->weight_decay, "}\n");
     fprintf(out, "  schedule: {kind: %s, warmup_steps: %llu", o->schedule, (unsigned long long)o->warmup_steps);
     s_put_real(out, ", min_lr_ratio: ", o->min_lr_ratio, "}\n");
-    fprintf(out, "consistency:\n  mode: %s\n  staleness_weight: %s\n  staleness_max: %llu\n  inflight_max: %u\n", s->consistency->mode,
-            s->consistency->staleness_weight, (unsigned long long)s->consistency->staleness_max, s->consistency->inflight_max);
+    fprintf(out, "consistency:\n  mode: %s\n  staleness_weight: %s\n  staleness_max: %llu\n", s->consistency->mode, s->consistency->staleness_weight,
+            (unsigned long long)s->consistency->staleness_max);
+    s_put_real(out, "  look_ahead: ", s->consistency->look_ahead, "\n");
+    fprintf(out, "  inflight_max: %u\n", s->consistency->inflight_max);
     fprintf(out, "durability: %s\nshards: %u\nworkers: {min: %u, max: %u, threads: %u}\nbatch: %u\n", s->durability, s->shards, s->workers_min,
             s->workers_max, s->worker_threads, s->batch);
     if (s->passes > 0) {

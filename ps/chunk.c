@@ -60,6 +60,31 @@ void ebb_chunk_state_part(ebb_chunk_state *c, uint32_t slot, ebb_part *out)
                       .buf = c->buf[slot]};
 }
 
+ebb_status ebb_chunk_state_part_ahead(ebb_chunk_state *c, const ebb_optimizer *o, double versions, float weight, ebb_part *out)
+{
+    const float *in[EBB_CHUNK_BUFS_MAX] = {0};
+    ebb_buf *ahead = NULL;
+    for (uint32_t i = 0; i < c->n_bufs; i++) {
+        in[i] = (const float *)c->buf[i]->data;
+    }
+    EBB_TRY(ebb_buf_new(c->buf[0]->len, &ahead));
+    if (!ebb_optimizer_look_ahead(o, c->group, c->version, versions, weight, c->numel, in, (float *)ahead->data)) {
+        ebb_buf_unref(&ahead);
+        ebb_chunk_state_part(c, 0, out);
+        ebb_buf_ref(out->buf);
+        return EBB_OK;
+    }
+    *out = (ebb_part){.codec = EBB_CODEC_RAW,
+                      .dtype = EBB_DTYPE_F32,
+                      .kind = EBB_PART_PARAM,
+                      .chunk = c->id,
+                      .version = c->version,
+                      .numel = c->numel,
+                      .buf = ahead};
+    ebb_part_seal(out);
+    return EBB_OK;
+}
+
 ebb_status ebb_chunk_state_apply(ebb_chunk_state *c, const ebb_optimizer *o, const void *grad, uint64_t version, float weight, uint64_t lsn)
 {
     EBB_ASSERT(lsn > c->lsn && version > c->version && c->n_bufs == 1 + o->slots);

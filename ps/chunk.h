@@ -31,6 +31,9 @@ void ebb_chunk_state_fini(ebb_chunk_state *c);
 void ebb_chunk_state_share(const ebb_chunk_state *from, ebb_chunk_state *to);
 // Fills a part with a borrowed buffer (slot 0 = parameters) and its checksum, computed once per version.
 void ebb_chunk_state_part(ebb_chunk_state *c, uint32_t slot, ebb_part *out);
+// The parameters `versions` updates ahead (ebb_optimizer_look_ahead); the part owns its buffer (ebb_buf_unref it), which for optimizers without momentum is
+// the chunk's own. NOMEM.
+ebb_status ebb_chunk_state_part_ahead(ebb_chunk_state *c, const ebb_optimizer *o, double versions, float weight, ebb_part *out);
 // Applies one gradient (numel floats). NOMEM changes nothing.
 ebb_status ebb_chunk_state_apply(ebb_chunk_state *c, const ebb_optimizer *o, const void *grad, uint64_t version, float weight, uint64_t lsn);
 

@@ -23,6 +23,11 @@ ebb_status ebb_consistency_init(ebb_consistency *c, const Ebb__ConsistencySpec *
     return EBB_OK;
 }
 
+float ebb_consistency_weight(const ebb_consistency *c, double tau)
+{
+    return c->weight_inverse ? (float)(1.0 / (1.0 + tau)) : 1.0f;
+}
+
 ebb_status ebb_consistency_judge(const ebb_consistency *c, uint64_t version, uint64_t base_version, uint64_t *staleness, float *weight)
 {
     *staleness = 0;
@@ -35,8 +40,6 @@ ebb_status ebb_consistency_judge(const ebb_consistency *c, uint64_t version, uin
     if (c->staleness_max > 0 && tau > c->staleness_max) {
         return EBB_STALE;
     }
-    if (c->weight_inverse) {
-        *weight = (float)(1.0 / (1.0 + (double)tau));
-    }
+    *weight = ebb_consistency_weight(c, (double)tau);
     return EBB_OK;
 }

@@ -18,6 +18,8 @@ typedef struct ebb_consistency {
 
 // CONFIG with a sentence in why (>= 256 bytes) if a word is not known. spec NULL: weight off, no bound.
 ebb_status ebb_consistency_init(ebb_consistency *c, const Ebb__ConsistencySpec *spec, char *why);
+// The weight of a gradient that is tau versions old; tau may be an expectation.
+float ebb_consistency_weight(const ebb_consistency *c, double tau);
 // OK: *staleness and *weight (multiplies the learning rate of this push) are set. STALE: too old, or base is a version this shard never had (it was
 // rolled back by a crash): the sender must pull and compute again; *staleness is set (0 for the latter).
 ebb_status ebb_consistency_judge(const ebb_consistency *c, uint64_t version, uint64_t base_version, uint64_t *staleness, float *weight);

@@ -215,6 +215,42 @@ void ebb_optimizer_apply(const ebb_optimizer *o, uint32_t group, uint64_t versio
     }
 }
 
+CLONES static void s_ahead_adam(size_t n, const float *p, const float *m, const float *v, float *out, float step, float root_bias2, float eps)
+{
+    ELEMENTWISE
+    for (size_t i = 0; i < n; i++) {
+        out[i] = p[i] - step * (m[i] / (sqrtf(v[i]) / root_bias2 + eps));
+    }
+}
+
+CLONES static void s_ahead_momentum(size_t n, const float *p, const float *b, float *out, float step)
+{
+    ELEMENTWISE
+    for (size_t i = 0; i < n; i++) {
+        out[i] = p[i] - step * b[i];
+    }
+}
+
+bool ebb_optimizer_look_ahead(const ebb_optimizer *o, uint32_t group, uint64_t version, double versions, float weight, size_t numel,
+                              const float *const in[], float *out)
+{
+    EBB_ASSERT(group < o->n_groups);
+    bool adam = o->kind == EBB_OPTIMIZER_ADAM || o->kind == EBB_OPTIMIZER_ADAMW;
+    double beta = adam ? o->beta1 : o->kind == EBB_OPTIMIZER_MOMENTUM ? o->momentum : 0.0;
+    if (!(beta > 0.0) || !(versions > 0.0) || version == 0) {
+        return false;
+    }
+    double sum = beta < 1.0 ? beta * (1.0 - pow(beta, versions)) / (1.0 - beta) : versions;
+    double step = o->lr * ebb_optimizer_schedule(o, version) * o->lr_scale[group] * (double)weight * sum;
+    if (adam) {
+        double bias1 = 1.0 - pow(o->beta1, (double)version), bias2 = 1.0 - pow(o->beta2, (double)version);
+        s_ahead_adam(numel, in[0], in[1], in[2], out, (float)(step / bias1), (float)sqrt(bias2), (float)o->eps);
+    } else {
+        s_ahead_momentum(numel, in[0], in[1], out, (float)step);
+    }
+    return true;
+}
+
 typedef uint32_t unaligned_u32 __attribute__((aligned(1), may_alias));
 
 CLONES bool ebb_optimizer_all_finite(const ebb_unaligned_f32 *x, size_t n)

@@ -53,6 +53,14 @@ ebb_status ebb_optimizer_init(ebb_optimizer *o, const Ebb__OptimizerSpec *spec, 
 // Factor on lr for the step that turns `version` into version + 1: (version+1)/warmup while warming up, then the schedule down to min_lr_ratio.
 double ebb_optimizer_schedule(const ebb_optimizer *o, uint64_t version);
 
+// Where the momentum alone will have carried the parameters after `versions` more updates (>= 0, may be fractional), as if no gradient came:
+//   p - lr K m,  K = b1 + b1^2 + ... + b1^versions = b1 (1 - b1^versions) / (1 - b1),  m the normalized first moment (adam) or b (momentum).
+// A gradient computed there fits the parameters it will be applied to better than one computed at p (weight prediction, arXiv 1809.02839 and 1911.04610);
+// docs/consistency.md has what it does to stability. version: the parameters'. out: numel floats that don't overlap in. False, and out untouched, where
+// nothing moves: no momentum, version 0, versions 0.
+bool ebb_optimizer_look_ahead(const ebb_optimizer *o, uint32_t group, uint64_t version, double versions, float weight, size_t numel,
+                              const float *const in[], float *out);
+
 // One update of numel elements. version: the one this push makes (>= 1). in/out: [0] parameters, [1..slots] slots; in[i] == out[i] updates in place,
 // otherwise they must not overlap. group < n_groups.
 void ebb_optimizer_apply(const ebb_optimizer *o, uint32_t group, uint64_t version, float weight, size_t numel, const ebb_unaligned_f32 *grad,

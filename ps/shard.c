@@ -1,5 +1,6 @@
 #include "ps/shard.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -112,20 +113,46 @@ static void s_refuse(ebb_shard *s, const ebb_event *e, ebb_status st, const char
     s_send(s, e, &env, NULL, 0);
 }
 
-// Chunks newer than have_version, as parts with borrowed buffers. *out NULL and n 0 if there are none. NOMEM.
-static ebb_status s_changed_chunks(ebb_chunk_state *chunks, uint32_t count, bool everything, uint64_t have_version, uint32_t slot, ebb_part **out,
-                                   size_t *n)
+// What a reader wants of the chunks.
+typedef struct wish {
+    bool everything;       // else: chunks newer than have_version
+    uint64_t have_version; // of the reader
+    uint32_t slot;
+    double look_ahead; // versions
+} wish;
+
+static void s_free_parts(ebb_part **parts, size_t n)
 {
+    for (size_t i = 0; i < n; i++) {
+        ebb_buf_unref(&(*parts)[i].buf);
+    }
+    free(*parts);
+    *parts = NULL;
+}
+
+// *out NULL and n 0 if no chunk is wanted; else the caller frees the parts. NOMEM.
+static ebb_status s_wanted_chunks(const ebb_job *job, ebb_chunk_state *chunks, uint32_t count, const wish *w, ebb_part **out, size_t *n)
+{
+    bool ahead = w->slot == 0 && isfinite(w->look_ahead) && w->look_ahead > 0;
+    float weight = ahead ? ebb_consistency_weight(&job->consistency, w->look_ahead) : 1;
     *out = NULL;
     *n = 0;
     for (uint32_t i = 0; i < count; i++) {
-        if (!everything && chunks[i].version <= have_version) {
+        if (!w->everything && chunks[i].version <= w->have_version) {
             continue;
         }
         if (*out == NULL && (*out = malloc(count * sizeof(**out))) == NULL) {
             return EBB_NOMEM;
         }
-        ebb_chunk_state_part(&chunks[i], slot, &(*out)[(*n)++]);
+        ebb_part *part = &(*out)[*n];
+        if (!ahead) {
+            ebb_chunk_state_part(&chunks[i], w->slot, part);
+            ebb_buf_ref(part->buf);
+        } else if (ebb_chunk_state_part_ahead(&chunks[i], &job->optimizer, w->look_ahead, weight, part) != EBB_OK) {
+            s_free_parts(out, *n);
+            return EBB_NOMEM;
+        }
+        (*n)++;
     }
     return EBB_OK;
 }
@@ -153,12 +180,13 @@ static void s_answer_push(ebb_shard *s, const ebb_event *e, const ebb_push *p)
     r.version = p->verdict == EBB__VERDICT__VERDICT_APPLIED && !req->want_pull ? p->record.version : job->version;
     if (req->want_pull) {
         // A copy of a version that a crash took back is no base for "newer than": send everything.
-        if (s_changed_chunks(job->chunks, job->chunk_count, req->have_version > job->version, req->have_version, 0, &parts, &n) != EBB_OK) {
+        wish w = {.everything = req->have_version > job->version, .have_version = req->have_version, .look_ahead = req->look_ahead};
+        if (s_wanted_chunks(job, job->chunks, job->chunk_count, &w, &parts, &n) != EBB_OK) {
             return;
         }
     }
     s_send(s, e, &env, parts, n);
-    free(parts);
+    s_free_parts(&parts, n);
 }
 
 static void s_on_pull(ebb_shard *s, const ebb_event *e)
@@ -196,8 +224,11 @@ static void s_on_pull(ebb_shard *s, const ebb_event *e)
     }
     ebb_part *parts = NULL;
     size_t n = 0;
-    bool everything = req->have_nothing || req->have_version > version;
-    if (s_changed_chunks(chunks + first, count, everything, req->have_version, req->slot, &parts, &n) != EBB_OK) {
+    wish w = {.everything = req->have_nothing || req->have_version > version,
+              .have_version = req->have_version,
+              .slot = req->slot,
+              .look_ahead = req->pin == 0 ? req->look_ahead : 0};
+    if (s_wanted_chunks(job, chunks + first, count, &w, &parts, &n) != EBB_OK) {
         s_refuse(s, e, EBB_NOMEM, NULL);
         return;
     }
@@ -210,7 +241,7 @@ static void s_on_pull(ebb_shard *s, const ebb_event *e)
     r.incarnation = s->o.incarnation;
     r.step_count = version;
     s_send(s, e, &env, parts, n);
-    free(parts);
+    s_free_parts(&parts, n);
 }
 
 static void s_on_pin(ebb_shard *s, const ebb_event *e)

@@ -19,6 +19,7 @@
 #define BAD_TRIES 3
 #define RETRY_MS_FIRST 50
 #define RETRY_MS_MAX 2000
+#define STALENESS_GAIN 0.1 // of the moving mean
 
 typedef struct pending {
     ebb_request *request;
@@ -72,6 +73,12 @@ static void s_pause(ebb_trainer *t, uint64_t ms)
     t->stats->wait_ns += ebb_clock_ns() - start;
 }
 
+// Versions by which the parameters will have moved when the next gradient arrives. 0 with one worker: then nothing is guessed.
+static double s_look_ahead(const ebb_trainer *t)
+{
+    return t->spec->consistency->look_ahead * t->staleness;
+}
+
 static pending *s_at(const ebb_trainer *t, const unit *u, uint32_t i)
 {
     return &u->window[(u->first + i) % t->inflight_max];
@@ -95,6 +102,9 @@ static void s_acknowledged(ebb_trainer *t, const pending *p, const ebb_result *r
     s->steps++;
     s->samples += p->samples;
     s->tokens += p->samples * t->model->tokens_per_sample(t->config);
+    if (r->staleness_count > 0) {
+        t->staleness += STALENESS_GAIN * ((double)r->staleness_sum / r->staleness_count - t->staleness);
+    }
     s->staleness_sum += r->staleness_sum;
     s->staleness_count += r->staleness_count;
     if (r->staleness_max > s->staleness_max) {
@@ -222,7 +232,7 @@ static bool s_pull(ebb_trainer *t, unit *u)
     bool again = true;
     while (again && !s_ends(t, u)) {
         ebb_request *r = NULL;
-        ebb_pull_options o = {.view = t->view};
+        ebb_pull_options o = {.view = t->view, .look_ahead = s_look_ahead(t)};
         ebb_status st = ebb_pull(t->session, &o, &r);
         while (st == EBB_OK && (st = ebb_request_wait(r, SLICE_MS)) == EBB_TIMEDOUT && !s_ends(t, u)) {
             st = EBB_OK;
@@ -336,7 +346,7 @@ static ebb_status s_step(ebb_trainer *t, unit *u)
         return EBB_OK;
     }
     pending *p = s_at(t, u, u->n);
-    ebb_push push = {.stream = u->lease->stream, .seq = seq, .attempt = u->lease->attempt, .chunks = grad.chunks};
+    ebb_push push = {.stream = u->lease->stream, .seq = seq, .attempt = u->lease->attempt, .chunks = grad.chunks, .look_ahead = s_look_ahead(t)};
     st = ebb_push_pull(t->session, &push, t->view, &p->request);
     if (st != EBB_OK) {
         snprintf(t->why, sizeof(t->why), "cannot push: %s", ebb_status_str(st));

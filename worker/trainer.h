@@ -35,7 +35,8 @@ typedef struct ebb_trainer {
     float *params;      // (numel) at `view`
     float *eval_params; // (numel) or NULL until the first evaluation
     uint32_t inflight_max;
-    char why[640]; // of a failure
+    double staleness; // expected of the next gradient: moving mean of what the shards said of ours
+    char why[640];    // of a failure
 } ebb_trainer;
 
 // Leases until there is no more work or the worker should stop. OK: finished, drained or stopped (leases are returned). Otherwise this worker cannot go

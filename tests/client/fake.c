@@ -161,7 +161,8 @@ static void s_answer(fake_shard *s, ebb_socket *router, const ebb_peer *peer, co
                                          .base_version = p->base_version,
                                          .verdict = (int)push.verdict,
                                          .attempt = p->attempt,
-                                         .want_pull = p->want_pull != 0};
+                                         .want_pull = p->want_pull != 0,
+                                         .look_ahead = p->look_ahead};
                 s->n_log = at + 1;
             }
             if (p->want_pull) {

@@ -33,6 +33,7 @@ typedef struct fake_push {
     int verdict;
     uint32_t attempt;
     bool want_pull;
+    double look_ahead;
 } fake_push;
 
 typedef struct fake_shard {

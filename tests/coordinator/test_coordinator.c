@@ -243,7 +243,7 @@ static void test_coordinator_frees_the_units_of_the_dead(void **state)
     assert_string_equal(s_worker(&r, "w1")->state, "running");
     assert_string_equal(s_worker(&r, "w2")->state, "left");
     assert_string_equal(r.env->status_reply->workers[4]->state, "left"); // those that are gone come last
-    assert_int_equal(r.env->status_reply->workers_live, 3); // w3 is heard again
+    assert_int_equal(r.env->status_reply->workers_live, 3);              // w3 is heard again
     assert_float_equal(s_worker(&r, "w1")->utilization, 0.7, 1e-6);
     ebb_msg_fini(&r);
     s_fini(&w);

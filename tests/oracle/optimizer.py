@@ -49,9 +49,26 @@ def step(c, t, lr, p, slots, g):
     return p - lr / (1 - b1 ** t) * slots[0] / denom
 
 
+def ahead(c, t, p, slots, weight):
+    """Where p will be c["ahead"] updates after update t if only the momentum acts: the sum of its steps, each beta times the one before."""
+    adam = c["name"] in ("adam", "adamw")
+    beta = c["beta1"] if adam else c["momentum"] if c["name"] == "momentum" else 0.0
+    if beta == 0.0:
+        return p
+    lr = c["lr"] * schedule(c, t) * c["scale"] * weight
+    direction = slots[0]
+    if adam:
+        direction = slots[0] / (1 - c["beta1"] ** t) / (math.sqrt(slots[1] / (1 - c["beta2"] ** t)) + c["eps"])
+    whole = int(c["ahead"])
+    steps = [beta ** i for i in range(1, whole + 1)]
+    if c["ahead"] > whole:  # between two whole numbers of updates: the same curve
+        steps = [beta * (1 - beta ** c["ahead"]) / (1 - beta)]
+    return p - lr * math.fsum(steps) * direction
+
+
 def run_driver(driver, c, init, weights, grads):
     head = [c["name"]] + [float(c[k]).hex() for k in ("lr", "beta1", "beta2", "eps", "momentum")] + [str(int(c["nesterov"]))]
-    head += [float(c["wd"]).hex(), float(c["scale"]).hex(), c["schedule"], str(c["warmup"]), str(c["total"]), float(c["floor"]).hex()]
+    head += [float(c["wd"]).hex(), float(c["scale"]).hex(), c["schedule"], str(c["warmup"]), str(c["total"]), float(c["floor"]).hex(), float(c["ahead"]).hex()]
     lines = [" ".join(head + [str(N), str(UPDATES)]), " ".join(x.hex() for x in init)]
     for w, g in zip(weights, grads):
         lines.append(w.hex() + " " + " ".join(x.hex() for x in g))
@@ -91,11 +108,11 @@ def main():
     print(f"seed: {seed} (second argument replays it)")
     rng = random.Random(seed)
     base = dict(lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8, momentum=0.9, nesterov=False, wd=0.0, scale=1.0, schedule="constant", warmup=0,
-                total=UPDATES, floor=0.1)
+                total=UPDATES, floor=0.1, ahead=3)
     cases = []
     for name in ("sgd", "momentum", "adagrad", "adam", "adamw"):
         cases.append(dict(base, name=name))
-        cases.append(dict(base, name=name, wd=0.1, beta1=0.8, beta2=0.95, momentum=0.7, schedule="cosine", warmup=7, scale=0.3))
+        cases.append(dict(base, name=name, wd=0.1, beta1=0.8, beta2=0.95, momentum=0.7, schedule="cosine", warmup=7, scale=0.3, ahead=rng.choice([0, 1, 2.5, 7])))
         cases.append(dict(base, name=name, wd=0.01, schedule="linear", warmup=3, lr=0.05, floor=0.0))
     cases.append(dict(base, name="momentum", nesterov=True, wd=0.1))
     torch_seen = False
@@ -106,16 +123,16 @@ def main():
         got = run_driver(driver, c, init, weights, grads)
         p, slots = list(init), [[0.0, 0.0] for _ in range(N)]
         arrays = {"sgd": 1, "momentum": 2, "adagrad": 2, "adam": 3, "adamw": 3}[c["name"]]
-        assert len(got) == arrays * UPDATES, "driver printed the wrong number of lines"
-        scale = [1.0] * arrays  # largest magnitude seen, per array: what rounding is relative to
+        assert len(got) == (arrays + 1) * UPDATES, "driver printed the wrong number of lines"
+        scale = [1.0] * (arrays + 1)  # largest magnitude seen, per array: what rounding is relative to
         worst = 0.0
         for t in range(1, UPDATES + 1):
             lr = c["lr"] * schedule(c, t - 1) * c["scale"] * weights[t - 1]
             for i in range(N):
                 p[i] = step(c, t, lr, p[i], slots[i], grads[t - 1][i])
-            for a in range(arrays):
-                want = p if a == 0 else [s[a - 1] for s in slots]
-                row = got[(t - 1) * arrays + a]
+            for a in range(arrays + 1):
+                want = p if a == 0 else [s[a - 1] for s in slots] if a < arrays else [ahead(c, t, p[i], slots[i], weights[t - 1]) for i in range(N)]
+                row = got[(t - 1) * (arrays + 1) + a]
                 for i in range(N):
                     scale[a] = max(scale[a], abs(want[i]))
                     error = abs(row[i] - want[i]) / (abs(want[i]) + 0.01 * scale[a])

@@ -1,7 +1,8 @@
 // Runs one optimizer over given numbers and prints its state after each step: the program under test of tests/oracle/optimizer.py.
 // Input (text, numbers as C hexadecimal floats): one line
-//   name lr beta1 beta2 eps momentum nesterov weight_decay lr_scale schedule warmup steps_total min_lr_ratio numel updates
-// then numel initial values, then per update: weight and numel gradients. Output: per update one line per array (parameters, then slots).
+//   name lr beta1 beta2 eps momentum nesterov weight_decay lr_scale schedule warmup steps_total min_lr_ratio ahead numel updates
+// then numel initial values, then per update: weight and numel gradients. Output: per update one line per array (parameters, then slots),
+// and one of the parameters `ahead` updates ahead.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,9 +24,10 @@ int main(void)
     Ebb__OptimizerSpec spec = EBB__OPTIMIZER_SPEC__INIT;
     Ebb__OptimizerGroup group = EBB__OPTIMIZER_GROUP__INIT, *groups[1] = {&group};
     unsigned long warmup, total, numel, updates;
+    double ahead;
     int nesterov;
-    if (scanf("%31s %la %la %la %la %la %d %la %la %31s %lu %lu %la %lu %lu", name, &spec.lr, &spec.beta1, &spec.beta2, &spec.eps, &spec.momentum,
-              &nesterov, &group.weight_decay, &group.lr_scale, schedule, &warmup, &total, &spec.min_lr_ratio, &numel, &updates) != 15 ||
+    if (scanf("%31s %la %la %la %la %la %d %la %la %31s %lu %lu %la %la %lu %lu", name, &spec.lr, &spec.beta1, &spec.beta2, &spec.eps, &spec.momentum,
+              &nesterov, &group.weight_decay, &group.lr_scale, schedule, &warmup, &total, &spec.min_lr_ratio, &ahead, &numel, &updates) != 16 ||
         numel == 0 || numel > 100000) {
         fprintf(stderr, "optimizer_driver: bad first line\n");
         return 65;
@@ -41,7 +43,7 @@ int main(void)
         fprintf(stderr, "optimizer_driver: %s\n", why);
         return 65;
     }
-    float *x[3], *g = calloc(numel, sizeof(float)), weight;
+    float *x[3], *g = calloc(numel, sizeof(float)), *y = calloc(numel, sizeof(float)), weight;
     for (int i = 0; i < 3; i++) {
         x[i] = calloc(numel, sizeof(float));
     }
@@ -57,8 +59,14 @@ int main(void)
             }
             printf("\n");
         }
+        const float *now[3] = {x[0], x[1], x[2]}, *at = ebb_optimizer_look_ahead(&o, 0, u, ahead, weight, numel, now, y) ? y : x[0];
+        for (unsigned long i = 0; i < numel; i++) {
+            printf("%a ", (double)at[i]);
+        }
+        printf("\n");
     }
     free(g);
+    free(y);
     for (int i = 0; i < 3; i++) {
         free(x[i]);
     }

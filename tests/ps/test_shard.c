@@ -1,6 +1,8 @@
 // The whole shard in this process, over ipc: verdicts, pulls, pins, skips, retirement, restart, clean end.
 #include "tests/ps/fixture.h"
 
+#include <math.h>
+
 #include "core/rpc.h"
 #include "ps/recover.h"
 #include "ps/server.h"
@@ -14,6 +16,7 @@ typedef struct live {
     ebb_server *server;
     ebb_rpc *rpc;
     uint64_t seed;
+    double look_ahead; // of pulls
     _Atomic int shutdowns, fatals, fatal_code;
 } live;
 
@@ -97,6 +100,7 @@ typedef struct push_options {
     uint64_t have;
     float *poison; // written into the first gradient
     uint64_t epoch;
+    double look_ahead;
 } push_options;
 
 static ebb_status s_push(live *l, uint64_t stream, uint64_t seq, uint64_t base, const push_options *o, ebb_msg *reply)
@@ -116,6 +120,7 @@ static ebb_status s_push(live *l, uint64_t stream, uint64_t seq, uint64_t base, 
     req.worker = (char *)"w0";
     req.want_pull = o->want_pull;
     req.have_version = o->have;
+    req.look_ahead = o->look_ahead;
     ebb_part *parts = fixture_parts(&l->f, l->seed, stream, seq);
     if (o->poison != NULL) {
         ((float *)parts[0].buf->data)[1] = *o->poison;
@@ -152,6 +157,7 @@ static ebb_status s_pull(live *l, uint64_t pin, uint32_t slot, bool nothing, uin
     req.have_version = have;
     req.pin = pin;
     req.slot = slot;
+    req.look_ahead = l->look_ahead;
     s_call(l, &env, NULL, 0, reply);
     return (ebb_status)reply->env->status;
 }
@@ -212,6 +218,74 @@ static void s_same_as_twin(live *l, const ebb_msg *reply, uint64_t n, uint32_t s
         assert_memory_equal(p->buf->data, c->buf[slot]->data, p->buf->len);
     }
     ebb_job_free(&twin);
+}
+
+// The parameters in the reply are the twin's after n pushes, `versions` updates ahead.
+static void s_ahead_of_twin(live *l, const ebb_msg *reply, uint64_t n, double versions)
+{
+    ebb_job *twin = s_twin(l, n);
+    assert_int_equal(reply->n_parts, twin->chunk_count);
+    for (size_t i = 0; i < reply->n_parts; i++) {
+        const ebb_part *p = &reply->parts[i];
+        const ebb_chunk_state *c = &twin->chunks[p->chunk - twin->first_chunk];
+        const float *in[EBB_CHUNK_BUFS_MAX] = {0};
+        for (uint32_t b = 0; b < c->n_bufs; b++) {
+            in[b] = (const float *)c->buf[b]->data;
+        }
+        float *want = malloc(c->numel * sizeof(float));
+        float weight = ebb_consistency_weight(&twin->consistency, versions);
+        assert_true(ebb_optimizer_look_ahead(&twin->optimizer, c->group, n, versions, weight, c->numel, in, want));
+        assert_memory_not_equal(want, in[0], c->numel * sizeof(float));
+        assert_int_equal(p->version, n);
+        assert_memory_equal(p->buf->data, want, c->numel * sizeof(float));
+        free(want);
+    }
+    ebb_job_free(&twin);
+}
+
+// A reader may ask for parameters ahead; that changes what it is sent and nothing else.
+static void test_shard_looks_ahead(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"momentum", "adamw", "sgd"};
+    for (int k = 0; k < 3; k++) {
+        live l;
+        ebb_msg reply;
+        uint64_t version;
+        s_live(&l, names[k], "journal");
+        push_options o = {.want_pull = true, .look_ahead = 2.5};
+        for (uint64_t i = 1; i <= 5; i++) {
+            o.have = i - 1;
+            CHECK_OK(s_push(&l, 1, i, i - 1, &o, &reply));
+            if (k < 2) {
+                s_ahead_of_twin(&l, &reply, i, 2.5);
+            } else {
+                s_same_as_twin(&l, &reply, i, 0); // no momentum, nothing to foresee
+            }
+            ebb_msg_fini(&reply);
+        }
+        static const double odd[] = {0, -1, NAN, INFINITY};
+        for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+            l.look_ahead = odd[i];
+            CHECK_OK(s_pull(&l, 0, 0, true, 0, &reply));
+            s_same_as_twin(&l, &reply, 5, 0);
+            ebb_msg_fini(&reply);
+        }
+        l.look_ahead = 4;
+        CHECK_OK(s_pin(&l, 9, 60000, &version));
+        CHECK_OK(s_pull(&l, 9, 0, true, 0, &reply)); // pinned: what is evaluated and exported is never a guess
+        s_same_as_twin(&l, &reply, 5, 0);
+        ebb_msg_fini(&reply);
+        if (k < 2) {
+            CHECK_OK(s_pull(&l, 0, 1, true, 0, &reply));
+            s_same_as_twin(&l, &reply, 5, 1);
+            ebb_msg_fini(&reply);
+            CHECK_OK(s_pull(&l, 0, 0, true, 0, &reply));
+            s_ahead_of_twin(&l, &reply, 5, 4);
+            ebb_msg_fini(&reply);
+        }
+        s_down(&l);
+    }
 }
 
 static void test_shard_verdicts(void **state)
@@ -513,6 +587,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shard_verdicts),
         cmocka_unit_test(test_shard_push_pull_and_pins),
+        cmocka_unit_test(test_shard_looks_ahead),
         cmocka_unit_test(test_shard_restart),
         cmocka_unit_test(test_shard_skips_and_retires),
         cmocka_unit_test(test_shard_journal_is_dropped_after_snapshots),

@@ -206,9 +206,13 @@ static void test_trainer_is_bit_for_bit_the_plain_loop(void **state)
     s_lease(f, EBB_LEASE_TRAIN, 0, 1, 8);
     s_lease(f, EBB_LEASE_TRAIN, 1, 1, 8);
     s_lease(f, EBB_LEASE_EVAL, 0, 0, 0);
+    f->spec.consistency.look_ahead = 1; // alone, nobody moves the parameters meanwhile: nothing to look ahead to
     s_start(f);
     assert_int_equal(s_join(f), 0);
     s_check_range(f, want);
+    for (uint32_t i = 0; i < f->shard[0].n_log; i++) {
+        assert_true(f->shard[0].log[i].look_ahead == 0);
+    }
     s_check_once(f, 0, 8);
     s_check_once(f, 1, 8);
     assert_int_equal(f->co.manifests, 1);
@@ -240,6 +244,25 @@ static void test_trainer_window_applies_every_step_once(void **state)
     s_check_once(f, 0, 8);
     assert_int_equal(f->shard[0].applied[1], 8);
     assert_int_equal(f->shard[1].applied[1], 8);
+    for (uint32_t i = 0; i < f->shard[0].n_log; i++) {
+        assert_true(f->shard[0].log[i].look_ahead == 0); // off
+    }
+}
+
+// Steps in flight make gradients stale; the worker asks ahead by the share of the mean staleness that the job names.
+static void test_trainer_looks_ahead_by_its_staleness(void **state)
+{
+    fixture *f = *state;
+    f->spec.consistency.inflight_max = 3;
+    f->spec.consistency.look_ahead = 0.5;
+    s_lease(f, EBB_LEASE_TRAIN, 0, 1, 8);
+    s_lease(f, EBB_LEASE_TRAIN, 1, 1, 8);
+    s_start(f);
+    assert_int_equal(s_join(f), 0);
+    const fake_shard *s = &f->shard[0];
+    assert_true(s->log[0].look_ahead == 0);
+    double last = s->log[s->n_log - 1].look_ahead;
+    assert_true(last > 0 && last <= 0.5 * 2); // at most two others of its own in flight
 }
 
 typedef struct script {
@@ -471,6 +494,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, s_setup, s_teardown)
     const struct CMUnitTest tests[] = {
         CASE(test_trainer_is_bit_for_bit_the_plain_loop),
+        CASE(test_trainer_looks_ahead_by_its_staleness),
         CASE(test_trainer_window_applies_every_step_once),
         CASE(test_trainer_recomputes_after_stale),
         CASE(test_trainer_drops_the_window_after_stale),
