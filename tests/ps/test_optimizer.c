@@ -49,6 +49,45 @@ static void test_optimizer_in_place_equals_out_of_place(void **state)
     }
 }
 
+// Gradient descent with momentum on p^2/2, every gradient three versions old (four equal workers), as in docs/consistency.md. Returns |p| after 400 updates.
+static double s_delayed(double lr, bool look_ahead)
+{
+    enum { DELAY = 3, UPDATES = 400 };
+    fixture f;
+    char why[256];
+    fixture_init(&f, "momentum", "journal");
+    f.optimizer.lr = lr;
+    f.optimizer.schedule = (char *)"constant";
+    f.optimizer.warmup_steps = 0;
+    for (size_t i = 0; i < f.optimizer.n_groups; i++) {
+        f.optimizer.groups[i]->weight_decay = 0;
+        f.optimizer.groups[i]->lr_scale = 1;
+    }
+    ebb_optimizer o;
+    CHECK_OK(ebb_optimizer_init(&o, &f.optimizer, UPDATES, why));
+    float p = 1, b = 0, served[UPDATES + 1] = {1}; // served[v]: what a worker was sent at version v
+    const float *in[2] = {&p, &b};
+    float *out[2] = {&p, &b};
+    for (uint64_t v = 1; v <= UPDATES; v++) {
+        float g = served[v > DELAY ? v - 1 - DELAY : 0];
+        ebb_optimizer_apply(&o, 0, v, 1, 1, &g, in, out);
+        if (!look_ahead || !ebb_optimizer_look_ahead(&o, 0, v, DELAY, 1, 1, in, &served[v])) {
+            served[v] = p;
+        }
+    }
+    fixture_fini(&f);
+    return fabs((double)p);
+}
+
+static void test_optimizer_look_ahead_steadies_stale_gradients(void **state)
+{
+    (void)state;
+    assert_true(s_delayed(0.02, false) < 0.05);
+    assert_true(s_delayed(0.05, false) > 20); // grows by 1.8 % per update
+    assert_true(s_delayed(0.05, true) < 0.05);
+    assert_true(s_delayed(0.02, true) < 0.05);
+}
+
 static void test_optimizer_schedules(void **state)
 {
     (void)state;
@@ -103,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_in_place_equals_out_of_place),
+        cmocka_unit_test(test_optimizer_look_ahead_steadies_stale_gradients),
         cmocka_unit_test(test_optimizer_schedules),
         cmocka_unit_test(test_optimizer_finds_what_is_not_finite),
     };
