@@ -139,6 +139,11 @@ ebb_status ebb_coordinator_open(ebb_coordinator *c, const char *dir, Ebb__JobSpe
     EBB_TRY_GOTO(ebb_statestore_load_evals(c->store, &c->progress, &c->final_done), st, fail);
     EBB_TRY_GOTO(ebb_statestore_last_event(c->store, &c->event_id), st, fail);
     EBB_TRY_GOTO(s_load_manifest(c), st, fail);
+    ebb_scale_policy policy;
+    uint32_t wanted;
+    EBB_TRY_GOTO(ebb_statestore_get_wanted(c->store, &wanted), st, fail);
+    ebb_scale_policy_from(&policy, c->spec);
+    ebb_autoscaler_init(&c->scaler, &policy, wanted);
     char state[512];
     if (ebb_statestore_get_state(c->store, state, sizeof(state)) == EBB_OK && strcmp(state, "SUCCEEDED") == 0) {
         c->state = EBB_JOB_SUCCEEDED;
@@ -314,6 +319,7 @@ void ebb_coordinator_tick(ebb_coordinator *c, uint64_t now_ms)
         ebb_coordinator_event(c, "job-running", c->spec->name, "%u shard%s ready, %zu worker%s", c->members.n_shards,
                               c->members.n_shards == 1 ? "" : "s", live, live == 1 ? "" : "s");
     }
+    ebb_coordinator_scale(c, now_ms);
     s_tick_eval(c);
     s_tick_rate(c, now_ms);
     if ((c->state == EBB_JOB_RUNNING || c->state == EBB_JOB_DRAINING) && ebb_ledger_all_retired(&c->ledger) && c->final_done) {

@@ -4,6 +4,7 @@
 #ifndef EBB_COORDINATOR_COORDINATOR_H
 #define EBB_COORDINATOR_COORDINATOR_H
 
+#include "coordinator/autoscaler.h"
 #include "coordinator/ledger.h"
 #include "coordinator/membership.h"
 #include "coordinator/progress.h"
@@ -61,6 +62,11 @@ typedef struct ebb_coordinator {
     uint64_t skipped;
     ebb_step_name refusals[EBB_REFUSALS_MAX];
     size_t n_refusals;
+
+    ebb_autoscaler scaler;
+    ebb_scale_input scale_input; // of the last look
+    ebb_scale_rule scale_rule;
+    uint64_t scaled_ms;
 
     uint64_t event_id;
     uint64_t ticked_ms;

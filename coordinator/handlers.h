@@ -9,6 +9,11 @@ bool ebb_coordinator_shards_ready(const ebb_coordinator *c);
 double ebb_coordinator_elapsed_s(const ebb_coordinator *c); // since the job was made
 void ebb_coordinator_retire(ebb_coordinator *c);            // retires units that every shard has durable, forgets skips that no shard needs any more
 
+// scale.c
+void ebb_scale_policy_from(ebb_scale_policy *p, const Ebb__JobSpec *spec);
+void ebb_coordinator_scale(ebb_coordinator *c, uint64_t now_ms); // once a second: how many workers, and who leaves
+void ebb_coordinator_scale_status(const ebb_coordinator *c, Ebb__ScaleStatus *s);
+
 // workers.c
 void ebb_handle_join(ebb_coordinator *c, const Ebb__JoinRequest *q, uint64_t now_ms, Ebb__Envelope *reply, ebb_trash *trash);
 void ebb_handle_register_manifest(ebb_coordinator *c, const ebb_msg *request, Ebb__Envelope *reply, ebb_trash *trash);

@@ -68,6 +68,12 @@ static const key_row s_keys[] = {
     {"workers.min", KEY_INT, 0, 16384, "1", NULL, "fewest workers"},
     {"workers.max", KEY_INT, 1, 16384, "", NULL, "most workers; default: min"},
     {"workers.threads", KEY_INT, 1, 1024, "1", NULL, "compute threads of a worker"},
+    {"autoscale.up_at", KEY_REAL, 0.01, 1, "0.8", NULL, "utilization (compute time / alive time) above which workers are added, up to workers.max"},
+    {"autoscale.down_at", KEY_REAL, 0, 0.99, "0.4", NULL, "utilization below which workers are removed, down to workers.min"},
+    {"autoscale.up_step", KEY_INT, 1, 1024, "4", NULL, "workers added at once"},
+    {"autoscale.down_step", KEY_INT, 1, 1024, "2", NULL, "workers removed at once"},
+    {"autoscale.up_window", KEY_DURATION, 0, 86400e3, "0s", NULL, "how long utilization must have been high"},
+    {"autoscale.down_window", KEY_DURATION, 0, 86400e3, "300s", NULL, "how long utilization must have been low"},
     {"batch", KEY_INT, 1, 16777216, "16", NULL, "samples of a step"},
     {"steps", KEY_INT, 1, 1e15, "", NULL, "training steps of the whole job; or"},
     {"passes", KEY_INT, 1, 1e9, "", NULL, "passes over the data (one of the two)"},
@@ -450,6 +456,10 @@ static void s_check_job(parsed *p)
     if (s_given(p, "workers.max") && s_value(p, "workers.max") < s_value(p, "workers.min")) {
         s_error(p, s_line(p, "workers.max"), "workers.max is smaller than workers.min");
     }
+    if (s_value(p, "autoscale.down_at") >= s_value(p, "autoscale.up_at")) {
+        s_error(p, s_line(p, s_given(p, "autoscale.down_at") ? "autoscale.down_at" : "autoscale.up_at"),
+                "autoscale.down_at must be smaller than autoscale.up_at (%s)", s_text(p, "autoscale.up_at"));
+    }
     double betas[2];
     if (s_list(s_text(p, "optimizer.betas"), betas, 2) != 2) {
         s_error(p, s_line(p, "optimizer.betas"), "optimizer.betas: expected two numbers, like [0.9, 0.999]");
@@ -526,6 +536,7 @@ typedef struct filled {
     Ebb__OptimizerSpec optimizer;
     Ebb__OptimizerGroup groups[2], *group_refs[2];
     Ebb__ConsistencySpec consistency;
+    Ebb__AutoscaleSpec autoscale;
     uint32_t sizes[16];
     char *path;
 } filled;
@@ -537,10 +548,12 @@ static void s_fill(const parsed *p, const char *data_override, filled *f)
     ebb__data_spec__init(&f->data);
     ebb__optimizer_spec__init(&f->optimizer);
     ebb__consistency_spec__init(&f->consistency);
+    ebb__autoscale_spec__init(&f->autoscale);
     f->spec.model = &f->model;
     f->spec.data = &f->data;
     f->spec.optimizer = &f->optimizer;
     f->spec.consistency = &f->consistency;
+    f->spec.autoscale = &f->autoscale;
     f->spec.name = (char *)s_text(p, "name");
     f->spec.seed = s_int(p, "seed");
     f->model.family = (char *)s_text(p, "model.family");
@@ -597,6 +610,12 @@ static void s_fill(const parsed *p, const char *data_override, filled *f)
     f->consistency.staleness_max = s_int(p, "consistency.staleness_max");
     f->consistency.look_ahead = s_value(p, "consistency.look_ahead");
     f->consistency.inflight_max = (uint32_t)s_int(p, "consistency.inflight_max");
+    f->autoscale.up_at = s_value(p, "autoscale.up_at");
+    f->autoscale.down_at = s_value(p, "autoscale.down_at");
+    f->autoscale.up_step = (uint32_t)s_int(p, "autoscale.up_step");
+    f->autoscale.down_step = (uint32_t)s_int(p, "autoscale.down_step");
+    f->autoscale.up_window_ms = (uint32_t)s_int(p, "autoscale.up_window");
+    f->autoscale.down_window_ms = (uint32_t)s_int(p, "autoscale.down_window");
     Ebb__JobSpec *s = &f->spec;
     s->durability = (char *)s_text(p, "durability");
     s->shards = (uint32_t)s_int(p, "shards");
@@ -816,8 +835,13 @@ void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
             (unsigned long long)s->consistency->staleness_max);
     s_put_real(out, "  look_ahead: ", s->consistency->look_ahead, "\n");
     fprintf(out, "  inflight_max: %u\n", s->consistency->inflight_max);
-    fprintf(out, "durability: %s\nshards: %u\nworkers: {min: %u, max: %u, threads: %u}\nbatch: %u\n", s->durability, s->shards, s->workers_min,
-            s->workers_max, s->worker_threads, s->batch);
+    fprintf(out, "durability: %s\nshards: %u\nworkers: {min: %u, max: %u, threads: %u}\n", s->durability, s->shards, s->workers_min, s->workers_max,
+            s->worker_threads);
+    const Ebb__AutoscaleSpec *a = s->autoscale;
+    s_put_real(out, "autoscale: {up_at: ", a->up_at, ", ");
+    s_put_real(out, "down_at: ", a->down_at, ", ");
+    fprintf(out, "up_step: %u, down_step: %u, up_window: %ums, down_window: %ums}\nbatch: %u\n", a->up_step, a->down_step, a->up_window_ms,
+            a->down_window_ms, s->batch);
     if (s->passes > 0) {
         fprintf(out, "passes: %llu # %llu steps\n", (unsigned long long)s->passes, (unsigned long long)s->steps);
     } else {

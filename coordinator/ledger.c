@@ -360,6 +360,19 @@ const ebb_unit_row *ebb_ledger_unit(const ebb_ledger *l, uint64_t stream)
     return s_find(l, stream);
 }
 
+bool ebb_ledger_has_free(const ebb_ledger *l)
+{
+    if (l->cursor < l->plan.units_total) {
+        return true;
+    }
+    for (size_t i = 0; i < l->n_units; i++) {
+        if (l->units[i].lease.lease == 0 && ebb_ledger_unit_applied(l, &l->units[i]) < l->units[i].steps) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool ebb_ledger_all_applied(const ebb_ledger *l)
 {
     for (size_t i = 0; i < l->n_units; i++) {

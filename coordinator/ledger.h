@@ -90,6 +90,7 @@ size_t ebb_ledger_retire(ebb_ledger *l, uint64_t *streams, size_t max);
 const ebb_unit_row *ebb_ledger_unit(const ebb_ledger *l, uint64_t stream);    // NULL: not in flight
 uint64_t ebb_ledger_unit_applied(const ebb_ledger *l, const ebb_unit_row *u); // least over the shards
 bool ebb_ledger_is_retired(const ebb_ledger *l, uint64_t stream);
+bool ebb_ledger_has_free(const ebb_ledger *l); // is there a unit that could be leased now?
 bool ebb_ledger_all_applied(const ebb_ledger *l);
 bool ebb_ledger_all_retired(const ebb_ledger *l);
 uint64_t ebb_ledger_steps_done(const ebb_ledger *l); // applied on every shard

@@ -145,6 +145,11 @@ static double s_part(uint64_t now, uint64_t then, double whole)
     return part < 1 ? part : 1;
 }
 
+uint64_t ebb_membership_window_ms(const ebb_member *w)
+{
+    return w->n_ring < 2 ? 0 : (uint64_t)(s_growth(w->ring[w->n_ring - 1].alive_ns, w->ring[0].alive_ns) / 1e6);
+}
+
 void ebb_membership_rates(const ebb_member *w, double *utilization, double *wait, double *data, double *samples_per_s, double *tokens_per_s)
 {
     *utilization = *wait = *data = *samples_per_s = *tokens_per_s = 0;

@@ -70,6 +70,8 @@ void ebb_membership_end(ebb_member *w, ebb_worker_state state);
 void ebb_membership_postpone(ebb_membership *m, uint64_t ms, uint64_t now_ms);
 // Adds a heartbeat's counters. False: a repeat of one that was counted already.
 bool ebb_membership_beat(ebb_member *w, const Ebb__HeartbeatRequest *beat, uint64_t now_ms);
+// Time its window of heartbeats spans (alive time between the first and the last); 0 with fewer than two.
+uint64_t ebb_membership_window_ms(const ebb_member *w);
 // Rates over the window; zeros with fewer than two samples. Utilization = busy compute time / alive time.
 void ebb_membership_rates(const ebb_member *w, double *utilization, double *wait, double *data, double *samples_per_s, double *tokens_per_s);
 size_t ebb_membership_live(const ebb_membership *m); // joined, running or draining

@@ -136,6 +136,8 @@ void ebb_handle_status(ebb_coordinator *c, uint64_t now_ms, Ebb__Envelope *reply
         p->time_s = e->time_s;
         r->evals[r->n_evals++] = p;
     }
+    r->scale = EBB_TRASH_NEW(trash, Ebb__ScaleStatus, ebb__scale_status__init);
+    ebb_coordinator_scale_status(c, r->scale);
     s_status_workers(c, now_ms, r, trash);
     s_status_shards(c, now_ms, r, trash);
     s_status_fit(r);

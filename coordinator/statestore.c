@@ -333,6 +333,29 @@ ebb_status ebb_statestore_get_state(ebb_statestore *s, char *out, size_t size)
     return EBB_OK;
 }
 
+ebb_status ebb_statestore_put_wanted(ebb_statestore *s, uint32_t wanted)
+{
+    uint8_t row[4];
+    ebb_put_le32(row, wanted);
+    return ebb_kvstore_put(s->kv, "W", 1, row, sizeof(row), true);
+}
+
+ebb_status ebb_statestore_get_wanted(ebb_statestore *s, uint32_t *wanted)
+{
+    uint8_t *value = NULL;
+    size_t len = 0;
+    *wanted = 0;
+    ebb_status st = ebb_kvstore_get(s->kv, "W", 1, &value, &len);
+    if (st != EBB_OK) {
+        return st == EBB_NOENT ? EBB_OK : st;
+    }
+    if (len == 4) {
+        *wanted = ebb_get_le32(value);
+    }
+    free(value);
+    return len == 4 ? EBB_OK : EBB_CORRUPT;
+}
+
 ebb_status ebb_statestore_put_event(ebb_statestore *s, const Ebb__Event *event)
 {
     uint8_t key[17], old[17];

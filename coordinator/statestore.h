@@ -10,6 +10,7 @@
 //   K stream seq a step that was skipped; value: the reason
 //   V id         packed EvalPoint; id 2^64-1 = the final evaluation
 //   E id         packed Event
+//   W            u32 workers wanted (autoscaler)
 //   S            final state ("SUCCEEDED", "FAILED reason")
 // Everything but events is written with sync: a unit is leased far less often than a step is pushed, so a sync each costs nothing that counts.
 #ifndef EBB_COORDINATOR_STATESTORE_H
@@ -45,6 +46,8 @@ ebb_status ebb_statestore_put_eval(ebb_statestore *s, const ebb_eval_point *poin
 ebb_status ebb_statestore_load_evals(ebb_statestore *s, ebb_progress *p, bool *final_done);
 ebb_status ebb_statestore_put_state(ebb_statestore *s, const char *state);
 ebb_status ebb_statestore_get_state(ebb_statestore *s, char *out, size_t size); // NOENT
+ebb_status ebb_statestore_put_wanted(ebb_statestore *s, uint32_t wanted);
+ebb_status ebb_statestore_get_wanted(ebb_statestore *s, uint32_t *wanted); // 0 if never written; CORRUPT
 ebb_status ebb_statestore_put_event(ebb_statestore *s, const Ebb__Event *event);
 // Calls fn for events with id > after, at most limit; *last = the newest id there is.
 typedef void ebb_statestore_event_fn(void *arg, Ebb__Event *event); // takes the event (ebb_pb_free)

@@ -148,7 +148,7 @@ void ebb_handle_lease(ebb_coordinator *c, const Ebb__LeaseRequest *q, uint64_t n
         r->kind = EBB__LEASE_KIND__LEASE_FINISHED;
     } else if (over) {
         r->kind = EBB__LEASE_KIND__LEASE_DRAIN;
-    } else if (c->draining) {
+    } else if (c->draining || w->state == EBB_WORKER_DRAINING) {
         w->state = EBB_WORKER_DRAINING;
         r->kind = EBB__LEASE_KIND__LEASE_DRAIN;
     } else if (c->state != EBB_JOB_RUNNING) {
@@ -210,8 +210,8 @@ void ebb_handle_heartbeat(ebb_coordinator *c, const Ebb__HeartbeatRequest *q, ui
             r->leases_lost[r->n_leases_lost++] = q->leases[i];
         }
     }
-    r->drain = c->draining;
-    if (c->draining) {
+    r->drain = c->draining || w->state == EBB_WORKER_DRAINING;
+    if (r->drain) {
         w->state = EBB_WORKER_DRAINING;
     } else if (q->n_leases > 0) {
         w->state = EBB_WORKER_RUNNING;

@@ -91,7 +91,9 @@ static inline Ebb__LeaseReply peer_lease(peer *p, const char *worker, uint64_t i
 }
 
 // Number of leases lost; *drain.
-static inline size_t peer_beat(peer *p, const char *worker, uint64_t incarnation, uint64_t beat, uint64_t lease, bool *drain)
+// compute_ns: of beat seconds that the worker has lived.
+static inline size_t peer_beat_busy(peer *p, const char *worker, uint64_t incarnation, uint64_t beat, uint64_t lease, uint64_t compute_ns,
+                                    bool *drain)
 {
     Ebb__HeartbeatRequest q = EBB__HEARTBEAT_REQUEST__INIT;
     q.job = p->job;
@@ -101,7 +103,7 @@ static inline size_t peer_beat(peer *p, const char *worker, uint64_t incarnation
     q.n_leases = lease != 0;
     q.leases = &lease;
     q.alive_ns = beat * 1000000000;
-    q.compute_ns = beat * 700000000;
+    q.compute_ns = compute_ns;
     q.steps = beat * 10;
     q.samples = beat * 10;
     q.loss_sum = 20;
@@ -114,6 +116,11 @@ static inline size_t peer_beat(peer *p, const char *worker, uint64_t incarnation
     *drain = r.env->heartbeat_reply->drain;
     ebb_msg_fini(&r);
     return lost;
+}
+
+static inline size_t peer_beat(peer *p, const char *worker, uint64_t incarnation, uint64_t beat, uint64_t lease, bool *drain)
+{
+    return peer_beat_busy(p, worker, incarnation, beat, lease, beat * 700000000, drain);
 }
 
 static inline void peer_tell(peer *p, Ebb__Envelope *env)

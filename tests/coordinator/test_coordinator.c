@@ -348,6 +348,55 @@ static void test_coordinator_repeats_what_a_shard_lost(void **state)
     s_fini(&w);
 }
 
+// A busy worker gets two more; when they idle for the window, those that joined last are drained, one unit each handed back.
+static void test_coordinator_scales(void **state)
+{
+    (void)state;
+    static const char job[] = "name: c\nmodel: {family: counter, numel: 100}\nchunk_elems: 50\nshards: 2\nbatch: 1\nsteps: 3000\nunit_steps: 10\n"
+                              "workers: {min: 1, max: 3}\nautoscale: {up_step: 2, down_window: 20s}\n";
+    world w;
+    s_init(&w, job);
+    peer *p = &w.peer;
+    s_run(&w);
+    ebb_msg r;
+    static const char *const names[] = {"w0", "w1", "w2"};
+    uint64_t compute = 0;
+    bool drain;
+    for (uint64_t second = 1; second < 90 && (second <= 15 || w.c->scaler.wanted == 3); second++) {
+        if (second == 15) {
+            peer_status(p, &r);
+            assert_int_equal(r.env->status_reply->scale->wanted, 3);
+            ebb_msg_fini(&r);
+            CHECK_OK(peer_join(p, "w1", 2, 12));
+            CHECK_OK(peer_join(p, "w2", 3, 13));
+        }
+        compute += second < 25 ? 950000000 : 200000000;
+        for (uint32_t i = 0; i < (second < 15 ? 1 : 3); i++) {
+            peer_beat_busy(p, names[i], i + 1, second, 0, compute, &drain);
+            assert_false(drain);
+        }
+        s_pass(&w, 1000);
+        if (second == 35) {
+            s_restart(&w); // forgets the windows, but not how many are wanted
+            assert_int_equal(w.c->scaler.wanted, 3);
+        }
+    }
+    peer_status(p, &r);
+    assert_int_equal(r.env->status_reply->scale->wanted, 1);
+    assert_string_equal(s_worker(&r, "w1")->state, "draining");
+    assert_string_equal(s_worker(&r, "w2")->state, "draining");
+    ebb_msg_fini(&r);
+    assert_int_equal(peer_lease(p, "w1", 2).kind, EBB__LEASE_KIND__LEASE_DRAIN);
+    peer_beat(p, "w2", 3, 1000, 0, &drain);
+    assert_true(drain);
+    peer_beat(p, "w0", 1, 1000, 0, &drain);
+    assert_false(drain);
+    peer_leave(p, "w1", 2);
+    peer_leave(p, "w2", 3);
+    assert_int_equal(peer_lease(p, "w0", 1).kind, EBB__LEASE_KIND__LEASE_TRAIN);
+    s_fini(&w);
+}
+
 static bool s_skip(peer *p, const char *worker, uint64_t stream, uint64_t seq)
 {
     Ebb__SkipRequest q = EBB__SKIP_REQUEST__INIT;
@@ -560,9 +609,9 @@ static void test_coordinator_tells_its_story(void **state)
     ebb_msg r;
     p->ask(p->arg, &env, NULL, &r);
     const Ebb__EventsReply *e = r.env->events_reply;
-    const char *const want[] = {"job-created", "worker-joined", "manifest-registered", "shard-up", "shard-up", "job-running"};
-    assert_int_equal(e->n_events, 6);
-    for (size_t i = 0; i < 6; i++) {
+    const char *const want[] = {"job-created", "worker-joined", "manifest-registered", "shard-up", "shard-up", "scaled-up", "job-running"};
+    assert_int_equal(e->n_events, 7);
+    for (size_t i = 0; i < 7; i++) {
         assert_string_equal(e->events[i]->kind, want[i]);
         assert_int_equal(e->events[i]->id, i + 1);
     }
@@ -571,16 +620,16 @@ static void test_coordinator_tells_its_story(void **state)
         ebb_coordinator_event(w.c, "test", "c", "%0200d", i);
     }
     uint64_t seen = 0;
-    for (int i = 0; i < 100 && seen < 2006; i++) {
+    for (int i = 0; i < 100 && seen < 2007; i++) {
         q.after = seen;
         p->ask(p->arg, &env, NULL, &r);
-        assert_int_equal(r.env->events_reply->last, 2006);
+        assert_int_equal(r.env->events_reply->last, 2007);
         for (size_t k = 0; k < r.env->events_reply->n_events; k++) {
             assert_int_equal(r.env->events_reply->events[k]->id, ++seen);
         }
         ebb_msg_fini(&r);
     }
-    assert_int_equal(seen, 2006);
+    assert_int_equal(seen, 2007);
     s_fini(&w);
 }
 
@@ -719,6 +768,7 @@ int main(void)
         cmocka_unit_test(test_coordinator_finishes),
         cmocka_unit_test(test_coordinator_restart_keeps_leases),
         cmocka_unit_test(test_coordinator_repeats_what_a_shard_lost),
+        cmocka_unit_test(test_coordinator_scales),
         cmocka_unit_test(test_coordinator_tells_of_a_large_fleet),
         cmocka_unit_test(test_coordinator_skips_after_three_refusals),
         cmocka_unit_test(test_coordinator_evaluates),

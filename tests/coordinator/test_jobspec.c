@@ -225,7 +225,8 @@ static const char s_golden[] =
     "  weight_decay: 0.1\n  clip_norm: 1\n  groups:\n    matrices: {lr_scale: 1}\n    vectors: {lr_scale: 1, weight_decay: 0}\n"
     "  schedule: {kind: cosine, warmup_steps: 100, min_lr_ratio: 0.1}\n"
     "consistency:\n  mode: async\n  staleness_weight: off\n  staleness_max: 64\n  look_ahead: 1\n  inflight_max: 1\n"
-    "durability: journal\nshards: 2\nworkers: {min: 2, max: 2, threads: 1}\nbatch: 16\nsteps: 3000\nunit_steps: 16\n"
+    "durability: journal\nshards: 2\nworkers: {min: 2, max: 2, threads: 1}\n"
+    "autoscale: {up_at: 0.8, down_at: 0.4, up_step: 4, down_step: 2, up_window: 0ms, down_window: 300000ms}\nbatch: 16\nsteps: 3000\nunit_steps: 16\n"
     "eval: {every: 500, samples_max: 2048}\ncheckpoint: {journal_bytes: 268435456, interval: 30000ms}\nlease: 10000ms\n"
     "chunk_elems: 262144\n";
 

@@ -124,6 +124,35 @@ def case_resume(args, scratch):
     check(run.status()["steps_retired"] == 2500, "not all steps were retired")
 
 
+def case_scale(args, scratch):
+    """A job with workers {min: 1, max: 3} whose one worker computes all the time gets more; `ebb explain` says why; a coordinator that dies keeps the number."""
+    job = gpt_job(scratch, 50000)
+    text = job.read_text()
+    check("workers: {min: 2, max: 2, threads: 1}" in text, "the job of this test has other workers")
+    job.write_text(text.replace("workers: {min: 2, max: 2, threads: 1}", "workers: {min: 1, max: 3}\nautoscale: {up_at: 0.02, down_at: 0.01, up_step: 2}"))
+    run = Run(args, scratch / "run", job).start()
+
+    def workers():
+        return [name for name in run.children() if name.startswith("worker")]
+
+    try:
+        until(run.status, 30, "an answer")
+        check(len(workers()) == 1, f"{workers()} at the beginning, expected one")
+        until(lambda: len(workers()) == 3, 60, "three workers")
+        until(lambda: (run.status() or {}).get("scale", {}).get("live") == 3, 30, "three live workers in ebb status")
+        told = run.tool("explain", run.folder)
+        print(told.stdout)
+        check(told.returncode == 0 and "3 workers wanted, 3 live (from 1 to 3)" in told.stdout and "1 to 3 workers: utilization above the upper threshold" in told.stdout,
+              f"ebb explain: {told.stdout}{told.stderr}")  # fmt: skip
+        send(run.children()["coordinator"], signal.SIGKILL)
+        until(lambda: (run.status() or {}).get("scale", {}).get("live") == 3, 30, "three live workers after the coordinator was killed")
+        run.process.send_signal(signal.SIGINT)
+        check(run.wait(30) == 130, "Ctrl-C did not drain")
+    finally:
+        run.stop()
+    check(len([event for event in run.events() if event["kind"] == "scaled-up"]) == 2, "not two decisions: the minimum, and the growth")
+
+
 def case_digits(args, scratch):
     """examples/digits-mlp.yaml reaches more than 96 % on held-out rows."""
     run = Run(args, scratch / "run", ROOT / "examples/digits-mlp.yaml").start()

@@ -60,8 +60,7 @@ static void s_print(json_t *e, bool json)
            json_string_value(json_object_get(e, "subject")), json_string_value(json_object_get(e, "text")));
 }
 
-// events.log: one JSON object per line, written by `ebb run`. Returns the last id printed.
-static uint64_t s_from_log(const ebb_rundir *dir, bool json)
+uint64_t ebb_events_print_log(const ebb_rundir *dir, const char *kinds, bool json)
 {
     uint64_t last = 0;
     char *text = ebb_rundir_read(dir, "events.log", NULL), *rest = text;
@@ -69,8 +68,11 @@ static uint64_t s_from_log(const ebb_rundir *dir, bool json)
         json_t *e = json_loads(line, 0, NULL);
         if (json_is_object(e)) {
             uint64_t id = (uint64_t)json_integer_value(json_object_get(e, "id"));
+            const char *kind = json_string_value(json_object_get(e, "kind"));
             if (id > last) {
-                s_print(e, json);
+                if (kinds == NULL || (kind != NULL && strncmp(kind, kinds, strlen(kinds)) == 0)) {
+                    s_print(e, json);
+                }
                 last = id;
             }
         }
@@ -97,7 +99,7 @@ int ebb_verb_events(int argc, char **argv)
         return ebb_complain(st, "%s", why);
     }
     ebb_process_signals();
-    uint64_t last = s_from_log(&dir, a.json);
+    uint64_t last = ebb_events_print_log(&dir, NULL, a.json);
     if (!ebb_rundir_is_live(&dir)) {
         return 0;
     }

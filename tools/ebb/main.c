@@ -27,6 +27,7 @@ static const verb s_verbs[] = {
     {"run", ebb_verb_run, "train a job on this machine: coordinator, shards and workers are started and supervised"},
     {"status", ebb_verb_status, "how a run is doing, or how it ended"},
     {"events", ebb_verb_events, "what happened in a run"},
+    {"explain", ebb_verb_explain, "why there are as many workers as there are"},
     {"export", ebb_verb_export, "write the model (and optimizer state) as safetensors"},
     {"sample", ebb_verb_sample, "let a trained gpt write"},
     {"version", s_version, "version and build"},

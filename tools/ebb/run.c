@@ -220,6 +220,16 @@ static void s_poll_events(run *r)
     ebb_msg_fini(&reply);
 }
 
+// As many workers as the coordinator wants: more are started here; those that are not wanted any more are drained by it, and end by themselves.
+static void s_follow(run *r, uint32_t wanted)
+{
+    uint64_t others = 1 + (uint64_t)r->spec->shards;
+    r->workers = others + wanted > EBB_CHILDREN_MAX ? (uint32_t)(EBB_CHILDREN_MAX - others) : wanted;
+    while (ebb_supervisor_wanted(&r->sup, EBB_CHILD_WORKER) < r->workers) {
+        ebb_supervisor_grow(&r->sup, EBB_CHILD_WORKER);
+    }
+}
+
 static void s_poll_status(run *r, uint64_t now_ms)
 {
     ebb_msg reply;
@@ -246,6 +256,9 @@ static void s_poll_status(run *r, uint64_t now_ms)
             fflush(stdout);
         }
     }
+    if (!r->ending && r->a.workers == 0 && s->scale != NULL && (strcmp(s->state, "RUNNING") == 0 || strcmp(s->state, "STARTING") == 0)) {
+        s_follow(r, s->scale->wanted);
+    }
     if (strcmp(s->state, "SUCCEEDED") == 0) {
         r->finished = true;
     } else if (strcmp(s->state, "FAILED") == 0 && !r->failed) {
@@ -270,7 +283,8 @@ static void s_bury(run *r, const ebb_death *d)
     if (c->kind == EBB_CHILD_WORKER && d->exit_code == 0 && !r->finished && !r->ending) {
         s_poll_status(r, ebb_clock_ms()); // a worker leaves when the job is over: see whether it is, before we start another
     }
-    if (c->kind == EBB_CHILD_WORKER && d->exit_code == 0 && (r->finished || r->ending)) {
+    bool surplus = ebb_supervisor_wanted(&r->sup, EBB_CHILD_WORKER) > r->workers;
+    if (c->kind == EBB_CHILD_WORKER && d->exit_code == 0 && (r->finished || r->ending || surplus)) {
         c->done = true;
         return;
     }

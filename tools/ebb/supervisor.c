@@ -150,6 +150,34 @@ static ebb_status s_start(ebb_supervisor *s, ebb_child *c, uint64_t now_ms)
     return ebb_rundir_write(s->dir, leaf, text, (size_t)n);
 }
 
+size_t ebb_supervisor_wanted(const ebb_supervisor *s, ebb_child_kind kind)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        n += s->child[i].kind == kind && !s->child[i].done;
+    }
+    return n;
+}
+
+void ebb_supervisor_grow(ebb_supervisor *s, ebb_child_kind kind)
+{
+    uint32_t next = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        ebb_child *c = &s->child[i];
+        if (c->kind != kind) {
+            continue;
+        }
+        if (c->done && c->pid == 0) {
+            c->done = false;
+            c->restart_at_ms = 0;
+            c->quick_deaths = 0;
+            return;
+        }
+        next = c->number >= next ? c->number + 1 : next;
+    }
+    ebb_supervisor_add(s, kind, next);
+}
+
 ebb_status ebb_supervisor_start_due(ebb_supervisor *s, uint64_t now_ms)
 {
     for (size_t i = 0; i < s->n; i++) {

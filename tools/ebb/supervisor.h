@@ -47,6 +47,10 @@ typedef struct ebb_death {
 // Finds the programs beside this one. NOENT: which one is missing, in why (>= 512).
 ebb_status ebb_supervisor_init(ebb_supervisor *s, const ebb_rundir *dir, const char *job_file, char *why);
 void ebb_supervisor_add(ebb_supervisor *s, ebb_child_kind kind, uint32_t number);
+// Children of that kind that run or shall run again.
+size_t ebb_supervisor_wanted(const ebb_supervisor *s, ebb_child_kind kind);
+// One more of that kind: takes the place of one that ended well, else a new one. It starts with the next start_due.
+void ebb_supervisor_grow(ebb_supervisor *s, ebb_child_kind kind);
 // Starts every child that is due. IO: fork or exec failed.
 ebb_status ebb_supervisor_start_due(ebb_supervisor *s, uint64_t now_ms);
 // Collects one death, if there is one.
