@@ -14,6 +14,7 @@
 #define DRAIN_WORKERS_MS 5000
 #define SHUTDOWN_SHARDS_MS 10000
 #define SHARD_SILENT_MS 600
+#define STORE_PROGRESS_MS 5000
 #define DEAF_MS 1000 // between two ticks: we were stopped or stuck, and heard nobody
 
 const char *ebb_job_state_name(ebb_job_state state)
@@ -137,6 +138,8 @@ ebb_status ebb_coordinator_open(ebb_coordinator *c, const char *dir, Ebb__JobSpe
     EBB_TRY_GOTO(ebb_statestore_load_ledger(c->store, &c->ledger, now_ms), st, fail);
     EBB_TRY_GOTO(ebb_statestore_load_skips(c->store, s_restore_skip, c), st, fail);
     EBB_TRY_GOTO(ebb_statestore_load_evals(c->store, &c->progress, &c->final_done), st, fail);
+    EBB_TRY_GOTO(ebb_statestore_load_progress(c->store, &c->progress, &c->elapsed_s), st, fail);
+    c->opened_ms = ebb_clock_unix_ms();
     EBB_TRY_GOTO(ebb_statestore_last_event(c->store, &c->event_id), st, fail);
     EBB_TRY_GOTO(s_load_manifest(c), st, fail);
     ebb_scale_policy policy;
@@ -147,6 +150,7 @@ ebb_status ebb_coordinator_open(ebb_coordinator *c, const char *dir, Ebb__JobSpe
     char state[512];
     if (ebb_statestore_get_state(c->store, state, sizeof(state)) == EBB_OK && strcmp(state, "SUCCEEDED") == 0) {
         c->state = EBB_JOB_SUCCEEDED;
+        c->settled = true;
     }
     if (c->spec->eval_every > 0) {
         c->eval_next = c->spec->eval_every; // after the last one that is in; what a crash cut off is due again
@@ -169,8 +173,20 @@ fail:
     return st;
 }
 
+// The curve is for people: a few seconds of it may be lost, and a failed write of it ends nothing.
+static void s_store_progress(ebb_coordinator *c)
+{
+    ebb_status st = ebb_statestore_put_progress(c->store, &c->progress, ebb_coordinator_elapsed_s(c));
+    if (st != EBB_OK) {
+        EBB_LOG(WARN, "state", "curve-not-stored", "status=%s", ebb_status_name(st));
+    }
+}
+
 void ebb_coordinator_close(ebb_coordinator *c)
 {
+    if (c->store != NULL && c->spec != NULL && c->failure == EBB_OK) {
+        s_store_progress(c);
+    }
     ebb_ledger_fini(&c->ledger);
     ebb_membership_fini(&c->members);
     ebb_manifest_free(&c->manifest);
@@ -224,7 +240,7 @@ static void s_tick_leases(ebb_coordinator *c, uint64_t now_ms)
 
 double ebb_coordinator_elapsed_s(const ebb_coordinator *c)
 {
-    return (double)(ebb_clock_unix_ms() - c->created_ms) / 1000.0;
+    return c->elapsed_s + (c->settled ? 0 : (double)(ebb_clock_unix_ms() - c->opened_ms) / 1000.0);
 }
 
 void ebb_coordinator_retire(ebb_coordinator *c)
@@ -324,11 +340,19 @@ void ebb_coordinator_tick(ebb_coordinator *c, uint64_t now_ms)
     s_tick_rate(c, now_ms);
     if ((c->state == EBB_JOB_RUNNING || c->state == EBB_JOB_DRAINING) && ebb_ledger_all_retired(&c->ledger) && c->final_done) {
         c->state = EBB_JOB_SUCCEEDED;
+        c->elapsed_s = ebb_coordinator_elapsed_s(c);
+        c->settled = true;
+        s_store_progress(c);
         if (ebb_coordinator_kept(c, ebb_statestore_put_state(c->store, "SUCCEEDED"))) {
+            uint64_t applied = c->spec->steps - c->skipped;
             ebb_coordinator_event(c, "job-succeeded", c->spec->name,
-                                  "every one of %" PRIu64 " steps applied once on every shard, %" PRIu64 " skipped", (uint64_t)c->spec->steps,
-                                  c->skipped);
+                                  "%" PRIu64 " of %" PRIu64 " steps applied once on every shard, %" PRIu64 " skipped", applied,
+                                  (uint64_t)c->spec->steps, c->skipped);
         }
+    }
+    if (!c->settled && now_ms - c->progress_ms >= STORE_PROGRESS_MS) {
+        c->progress_ms = now_ms;
+        s_store_progress(c);
     }
     s_tick_shutdown(c, now_ms);
 }

@@ -37,6 +37,11 @@ typedef struct ebb_step_name {
 typedef struct ebb_coordinator {
     ebb_statestore *store;
     uint64_t job, created_ms; // created: wall clock
+    double elapsed_s;         // the job had been run for before this process, or in all if `settled`
+    uint64_t opened_ms;       // this process, wall clock
+    bool settled;             // no longer runs
+    uint64_t progress_ms;     // when the curve was stored
+    bool diverging;
     Ebb__JobSpec *spec;
     ebb_plan plan;
     ebb_ledger ledger;

@@ -27,7 +27,7 @@ typedef struct key_row {
 
 // The schema. Order is the order of printing.
 static const key_row s_keys[] = {
-    {"name", KEY_STRING, 0, 0, NULL, NULL, "name of the job: letters, digits, - and _"},
+    {"name", KEY_STRING, 0, 0, NULL, NULL, "name of the job: letters, digits, -, _ and ."},
     {"seed", KEY_INT, 0, 9.2e18, "1", NULL, "of initial values and order of the samples"},
     {"model.family", KEY_ENUM, 0, 0, NULL, "gpt|mlp|counter",
      "gpt: byte-level transformer; mlp: ReLU classifier; counter: counts applied steps, to check a fleet"},
@@ -855,11 +855,16 @@ void ebb_jobspec_print(const Ebb__JobSpec *s, FILE *out)
 
 void ebb_jobspec_print_doc(FILE *out)
 {
-    static const char *const types[] = {"text",       "one of",          "whole number",         "number",
-                                        "true/false", "list of numbers", "size (KiB, MiB, GiB)", "time (ms, s, m, h)"};
-    fprintf(out, "# The job file\n\nYAML. Printed from the schema table in `coordinator/jobspec.c` by `ebb-coordinator --print-config-doc`; "
-                 "`ebb run JOB.yaml --dry-run` prints a job with all defaults filled in.\nAn unknown key, a wrong type or a value out of range is an "
-                 "error that names file, line and what was expected.\n\n| key | type | range | default | meaning |\n|---|---|---|---|---|\n");
+    static const char *const types[] = {
+        "text", "one of", "whole number", "number", "true/false", "list of numbers", "size (KB, KiB, MB, MiB, ...)", "time (ms, s, m, h)"};
+    fprintf(out,
+            "# The job file\n\nYAML. Printed from the schema table in `coordinator/jobspec.c` by `ebb-coordinator --print-config-doc`; "
+            "`ebb run JOB.yaml --dry-run` prints a job with all defaults filled in.\nAn unknown key, a wrong type or a value out of range is an "
+            "error that names file, line and what was expected.\n\n"
+            "Data. `bytes`: any file; a sample is a window of model.context bytes and the byte after each. The last val_fraction of the file is held "
+            "out: its samples begin at bytes - floor(bytes x val_fraction) + i x context. `csv`: no header, numbers, the last column is the class "
+            "0, 1, ...; rows are taken in one fixed random order (`core/units.h`), whose last part is held out. `none`: only counted.\n\n| key | "
+            "type | range | default | meaning |\n|---|---|---|---|---|\n");
     for (size_t i = 0; i < N_KEYS; i++) {
         const key_row *row = &s_keys[i];
         fprintf(out, "| `%s` | %s%s", row->path, types[row->type], row->choices ? " " : "");

@@ -17,6 +17,10 @@ void ebb_progress_loss(ebb_progress *p, uint64_t step, double sum, uint64_t coun
     double mean = sum / (double)count, keep = pow(0.98, (double)count);
     p->smoothed = p->has_loss ? keep * p->smoothed + (1 - keep) * mean : mean;
     p->has_loss = 1;
+    if (p->first_count < EBB_PROGRESS_FIRST) {
+        p->first = (p->first * (double)p->first_count + sum) / (double)(p->first_count + count);
+        p->first_count += count;
+    }
     p->sum += sum;
     p->count += count;
     if (p->n_points > 0 && step < p->points[p->n_points - 1].step + p->spacing) {
@@ -33,6 +37,11 @@ void ebb_progress_loss(ebb_progress *p, uint64_t step, double sum, uint64_t coun
     p->points[p->n_points++] = (ebb_loss_point){step, p->sum / (double)p->count, time_s};
     p->sum = 0;
     p->count = 0;
+}
+
+bool ebb_progress_diverges(const ebb_progress *p)
+{
+    return p->first_count >= EBB_PROGRESS_FIRST && p->smoothed > 2 * p->first;
 }
 
 void ebb_progress_eval(ebb_progress *p, const ebb_eval_point *point)

@@ -318,6 +318,55 @@ ebb_status ebb_statestore_load_evals(ebb_statestore *s, ebb_progress *p, bool *f
     return st;
 }
 
+ebb_status ebb_statestore_put_progress(ebb_statestore *s, const ebb_progress *p, double elapsed_s)
+{
+    Ebb__LossPoint points[EBB_PROGRESS_POINTS], *list[EBB_PROGRESS_POINTS];
+    Ebb__ProgressRow row = EBB__PROGRESS_ROW__INIT;
+    uint8_t key[17];
+    for (size_t i = 0; i < p->n_points; i++) {
+        list[i] = &points[i];
+        ebb__loss_point__init(list[i]);
+        list[i]->step = p->points[i].step;
+        list[i]->loss = p->points[i].loss;
+        list[i]->time_s = p->points[i].time_s;
+    }
+    row.elapsed_s = elapsed_s;
+    row.spacing = p->spacing;
+    row.smoothed = p->smoothed;
+    row.first = p->first;
+    row.first_count = p->first_count;
+    row.n_losses = p->n_points;
+    row.losses = list;
+    return s_put_message(s, key, s_key(key, 'L', 0, 0, 0), NULL, 0, &row.base, false);
+}
+
+ebb_status ebb_statestore_load_progress(ebb_statestore *s, ebb_progress *p, double *elapsed_s)
+{
+    uint8_t *value = NULL;
+    size_t len = 0;
+    ProtobufCMessage *msg = NULL;
+    ebb_status st = ebb_kvstore_get(s->kv, "L", 1, &value, &len);
+    if (st != EBB_OK) {
+        return st == EBB_NOENT ? EBB_OK : st;
+    }
+    st = ebb_pb_unpack(&ebb__progress_row__descriptor, value, len, &msg);
+    free(value);
+    EBB_TRY(st);
+    const Ebb__ProgressRow *row = (const Ebb__ProgressRow *)msg;
+    *elapsed_s = row->elapsed_s;
+    p->spacing = row->spacing > 0 ? row->spacing : 1;
+    p->smoothed = row->smoothed;
+    p->first = row->first;
+    p->first_count = row->first_count;
+    p->has_loss = row->n_losses > 0;
+    p->n_points = row->n_losses < EBB_PROGRESS_POINTS ? row->n_losses : EBB_PROGRESS_POINTS;
+    for (size_t i = 0; i < p->n_points; i++) {
+        p->points[i] = (ebb_loss_point){row->losses[i]->step, row->losses[i]->loss, row->losses[i]->time_s};
+    }
+    ebb_pb_free(msg);
+    return EBB_OK;
+}
+
 ebb_status ebb_statestore_put_state(ebb_statestore *s, const char *state)
 {
     return ebb_kvstore_put(s->kv, "S", 1, state, strlen(state), true);

@@ -11,8 +11,9 @@
 //   V id         packed EvalPoint; id 2^64-1 = the final evaluation
 //   E id         packed Event
 //   W            u32 workers wanted (autoscaler)
+//   L            packed ProgressRow: the loss curve and the time the job has run, as of a few seconds ago
 //   S            final state ("SUCCEEDED", "FAILED reason")
-// Everything but events is written with sync: a unit is leased far less often than a step is pushed, so a sync each costs nothing that counts.
+// Everything but events and the curve is written with sync: a unit is leased far less often than a step is pushed, so a sync each costs nothing that counts.
 #ifndef EBB_COORDINATOR_STATESTORE_H
 #define EBB_COORDINATOR_STATESTORE_H
 
@@ -44,6 +45,9 @@ typedef void ebb_statestore_skip_fn(void *arg, uint64_t stream, uint64_t seq);
 ebb_status ebb_statestore_load_skips(ebb_statestore *s, ebb_statestore_skip_fn *fn, void *arg);
 ebb_status ebb_statestore_put_eval(ebb_statestore *s, const ebb_eval_point *point);
 ebb_status ebb_statestore_load_evals(ebb_statestore *s, ebb_progress *p, bool *final_done);
+// elapsed_s: how long the job has been run, all processes together.
+ebb_status ebb_statestore_put_progress(ebb_statestore *s, const ebb_progress *p, double elapsed_s);
+ebb_status ebb_statestore_load_progress(ebb_statestore *s, ebb_progress *p, double *elapsed_s); // nothing stored: unchanged
 ebb_status ebb_statestore_put_state(ebb_statestore *s, const char *state);
 ebb_status ebb_statestore_get_state(ebb_statestore *s, char *out, size_t size); // NOENT
 ebb_status ebb_statestore_put_wanted(ebb_statestore *s, uint32_t wanted);

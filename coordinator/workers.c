@@ -7,6 +7,9 @@
 
 #include "core/log.h"
 
+#define FAIL_SKIPS 16 // so many steps skipped, and
+#define FAIL_SHARE 10 // more than one in so many: the job has failed
+
 static bool s_name_ok(const char *name)
 {
     size_t n = strnlen(name, EBB_NAME_MAX);
@@ -183,6 +186,22 @@ void ebb_handle_lease(ebb_coordinator *c, const Ebb__LeaseRequest *q, uint64_t n
     }
 }
 
+// Once when it begins, once when it has ended.
+static void s_watch_loss(ebb_coordinator *c)
+{
+    const ebb_progress *p = &c->progress;
+    if (!c->diverging && ebb_progress_diverges(p)) {
+        c->diverging = true;
+        ebb_coordinator_event(c, "diverging", c->spec->name,
+                              "loss %.4g at step %" PRIu64 ", began at %.4g: lower optimizer.lr or use fewer workers (docs/consistency.md)",
+                              p->smoothed, ebb_ledger_steps_done(&c->ledger), p->first);
+    } else if (c->diverging && p->smoothed < p->first) {
+        c->diverging = false;
+        ebb_coordinator_event(c, "converging", c->spec->name, "loss %.4g at step %" PRIu64 " is below the first again", p->smoothed,
+                              ebb_ledger_steps_done(&c->ledger));
+    }
+}
+
 void ebb_handle_heartbeat(ebb_coordinator *c, const Ebb__HeartbeatRequest *q, uint64_t now_ms, Ebb__Envelope *reply, ebb_trash *trash)
 {
     if (s_is_over(c, q->worker, q->incarnation, false)) {
@@ -200,6 +219,7 @@ void ebb_handle_heartbeat(ebb_coordinator *c, const Ebb__HeartbeatRequest *q, ui
     }
     if (ebb_membership_beat(w, q, now_ms) && q->loss_count > 0) {
         ebb_progress_loss(&c->progress, ebb_ledger_steps_done(&c->ledger), q->loss_sum, q->loss_count, ebb_coordinator_elapsed_s(c));
+        s_watch_loss(c);
     }
     Ebb__HeartbeatReply *r = EBB_TRASH_NEW(trash, Ebb__HeartbeatReply, ebb__heartbeat_reply__init);
     r->leases_lost = ebb_trash_own(trash, calloc(q->n_leases + 1, sizeof(*r->leases_lost)));
@@ -260,6 +280,12 @@ void ebb_handle_leave(ebb_coordinator *c, const Ebb__LeaveRequest *q, Ebb__Envel
 
 void ebb_handle_worker_gone(ebb_coordinator *c, const Ebb__WorkerGone *q, Ebb__Envelope *reply, ebb_trash *trash)
 {
+    bool shard = strncmp(q->worker, "shard-", 6) == 0;
+    if (shard || strcmp(q->worker, "coordinator") == 0) { // it holds no lease, and tells of itself when it is back
+        ebb_coordinator_event(c, shard ? "shard-died" : "coordinator-died", q->worker, "pid=%u: %.200s", q->pid, q->reason);
+        ebb_reply_ok(reply, trash);
+        return;
+    }
     ebb_member *w = ebb_membership_find(&c->members, q->worker);
     // A successor may already sit there: only the named process's leases are freed. Without a pid (not joined since we started) it is anybody's.
     if (w == NULL || w->pid == 0 || (w->pid == q->pid && w->incarnation != 0)) {
@@ -321,6 +347,15 @@ void ebb_handle_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, uint64_t req
     r->skip = true;
     ebb_coordinator_event(c, "step-skipped", q->worker, "unit=%" PRIu64 " step=%" PRIu64 ": %.200s", (uint64_t)q->stream, (uint64_t)q->seq,
                           q->reason);
+    // A few bad steps happen. When they are many, what is left is not the training that was asked for.
+    if (c->skipped >= FAIL_SKIPS && c->skipped * FAIL_SHARE > ebb_ledger_steps_done(&c->ledger) && c->state == EBB_JOB_RUNNING) {
+        c->state = EBB_JOB_FAILED;
+        snprintf(c->reason, sizeof(c->reason),
+                 "%" PRIu64 " of the first %" PRIu64
+                 " steps could not be computed, the last because of %.200s: lower optimizer.lr, or look at the data",
+                 c->skipped, ebb_ledger_steps_done(&c->ledger) + 1, q->reason);
+        ebb_coordinator_event(c, "job-failed", c->spec->name, "%.400s", c->reason);
+    }
 }
 
 void ebb_handle_eval_report(ebb_coordinator *c, const Ebb__EvalReport *q, Ebb__Envelope *reply, ebb_trash *trash)

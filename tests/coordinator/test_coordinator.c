@@ -478,6 +478,81 @@ static void test_coordinator_skips_after_three_refusals(void **state)
     s_fini(&w);
 }
 
+// A job of which many steps cannot be computed has failed, and says why.
+static void test_coordinator_fails_when_many_steps_are_bad(void **state)
+{
+    (void)state;
+    world w;
+    s_init(&w, s_counter);
+    peer *p = &w.peer;
+    s_run(&w);
+    for (uint64_t unit = 0; unit < 2; unit++) {
+        assert_int_equal(peer_lease(p, "w0", 1).stream, unit);
+        for (uint64_t seq = 1; seq <= 10 && w.c->state == EBB_JOB_RUNNING; seq++) {
+            for (int i = 0; i < EBB_SKIP_AFTER; i++) {
+                s_skip(p, "w0", unit, seq);
+            }
+            w.shard[0].applied[unit] = w.shard[1].applied[unit] = seq;
+            w.shard[0].durable[unit] = w.shard[1].durable[unit] = seq;
+            s_pass(&w, 50);
+        }
+    }
+    assert_int_equal(w.c->state, EBB_JOB_FAILED);
+    assert_int_equal(w.c->skipped, 16);
+    assert_non_null(strstr(w.c->reason, "gradient is not finite"));
+    assert_int_equal(peer_lease(p, "w0", 1).kind, EBB__LEASE_KIND__LEASE_FINISHED);
+    s_fini(&w);
+}
+
+static size_t s_told(world *w, const char *kind)
+{
+    Ebb__EventsRequest q = EBB__EVENTS_REQUEST__INIT;
+    PEER_BODY(EVENTS_REQUEST, events_request, &q);
+    ebb_msg r;
+    size_t n = 0;
+    w->peer.ask(w->peer.arg, &env, NULL, &r);
+    for (size_t i = 0; i < r.env->events_reply->n_events; i++) {
+        n += strcmp(r.env->events_reply->events[i]->kind, kind) == 0;
+    }
+    ebb_msg_fini(&r);
+    return n;
+}
+
+static void test_coordinator_watches_the_loss(void **state)
+{
+    (void)state;
+    world w;
+    s_init(&w, s_counter);
+    peer *p = &w.peer;
+    s_run(&w);
+    peer_lease(p, "w0", 1);
+    static const double losses[] = {5, 4, 30, 300, 3000, 2000, 1, 1, 1, 1, 1, 1};
+    for (uint64_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++) {
+        Ebb__HeartbeatRequest q = EBB__HEARTBEAT_REQUEST__INIT;
+        q.job = p->job;
+        q.worker = "w0";
+        q.incarnation = 1;
+        q.beat = i + 1;
+        q.loss_sum = 100 * losses[i];
+        q.loss_count = 100;
+        PEER_BODY(HEARTBEAT_REQUEST, heartbeat_request, &q);
+        ebb_msg r;
+        p->ask(p->arg, &env, NULL, &r);
+        ebb_msg_fini(&r);
+        s_apply(&w, 0, i < 10 ? i + 1 : 10, 0);
+        s_pass(&w, 6000);
+        assert_int_equal(s_told(&w, "diverging"), i >= 2); // once
+    }
+    assert_int_equal(s_told(&w, "converging"), 1);
+    size_t points = w.c->progress.n_points;
+    double smoothed = w.c->progress.smoothed;
+    assert_true(points > 5);
+    s_restart(&w); // the curve is still there
+    assert_int_equal(w.c->progress.n_points, points);
+    assert_true(w.c->progress.smoothed == smoothed && w.c->progress.points[1].loss > 0);
+    s_fini(&w);
+}
+
 static void s_eval(peer *p, const char *worker, const Ebb__LeaseReply *a, double loss)
 {
     Ebb__EvalReport q = EBB__EVAL_REPORT__INIT;
@@ -768,6 +843,8 @@ int main(void)
         cmocka_unit_test(test_coordinator_finishes),
         cmocka_unit_test(test_coordinator_restart_keeps_leases),
         cmocka_unit_test(test_coordinator_repeats_what_a_shard_lost),
+        cmocka_unit_test(test_coordinator_fails_when_many_steps_are_bad),
+        cmocka_unit_test(test_coordinator_watches_the_loss),
         cmocka_unit_test(test_coordinator_scales),
         cmocka_unit_test(test_coordinator_tells_of_a_large_fleet),
         cmocka_unit_test(test_coordinator_skips_after_three_refusals),

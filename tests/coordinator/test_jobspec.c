@@ -123,7 +123,7 @@ static void test_jobspec_takes_no_number_for_another(void **state)
     s_refused(COUNTER "batch: 0x10\n", "JOB:4: batch: expected a whole number, not \"0x10\"\n");
     s_refused(COUNTER "batch: 50\ndata: {samples: 49}\n", "JOB:4: batch: 50 samples, but the data has only 49 to train on\n");
     s_refused("steps: 10\n",
-              "JOB: name is missing: name of the job: letters, digits, - and _\n"
+              "JOB: name is missing: name of the job: letters, digits, -, _ and .\n"
               "JOB: model.family is missing: gpt: byte-level transformer; mlp: ReLU classifier; counter: counts applied steps, to check a fleet "
               "(one of gpt|mlp|counter)\n");
 }

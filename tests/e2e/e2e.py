@@ -165,6 +165,16 @@ def case_digits(args, scratch):
     check(last["accuracy"] > 0.96, f"accuracy is {last['accuracy']:.4f}")
 
 
+def case_install(args, scratch):
+    """What `cmake --install` puts somewhere runs from there, with the build folder's programs out of sight."""
+    prefix = scratch / "prefix"
+    done = subprocess.run(["cmake", "--install", str(args.build), "--prefix", str(prefix)], capture_output=True, text=True)
+    check(done.returncode == 0, f"cmake --install: {done.stderr}")
+    done = subprocess.run([str(prefix / "bin/ebb"), "run", str(ROOT / "examples/counter.yaml"), "--steps", "50", "--dir", str(scratch / "run")],
+                          capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)  # fmt: skip
+    check(done.returncode == 0, f"the installed ebb: {done.stdout}{done.stderr}")
+
+
 def case_counter(args, scratch):
     """examples/counter.yaml, a quick look without any kill."""
     run = Run(args, scratch / "run", ROOT / "examples/counter.yaml", "--steps", 300).start()

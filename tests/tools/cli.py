@@ -85,12 +85,15 @@ def run_words(c):
     c.refused("no job", ["run"], 64, "job file")
     c.refused("two jobs", ["run", "gpt.yaml", "gpt.yaml"], 64)
     c.refused("resume and force", ["run", "gpt.yaml", "--resume", "--force"], 64, "--resume", "--force")
-    c.refused("resume without a folder", ["run", "--resume"], 64, "--dir")
+    c.refused("resume without a folder", ["run", "--resume"], 66, "./runs")
     for option in ("--workers", "--steps"):
         for value in ("0", "-1", "abc", "3x", "", "99999999999999999999"):
             c.refused(f"{option} {value!r}", ["run", "gpt.yaml", f"{option}={value}"], 64, option, value)
     c.refused("--workers beyond the bound", ["run", "gpt.yaml", "--workers", "1025"], 64, "1024")
     c.refused("--data is not there", ["run", "gpt.yaml", "--data", "absent.txt"], 66, "absent.txt")
+    c.refused("more shards than chunks", ["run", "gpt.yaml", "--shards-do-not-exist"], 64, "shards-do-not-exist")
+    (c.cwd / "shards.yaml").write_text(GPT.replace("shards: 2", "shards: 999"))
+    c.refused("more shards than chunks", ["run", "shards.yaml", "--dir", "r"], 65, "chunks", "999 shards")
     c.refused("programs are missing", ["run", "gpt.yaml", "--dir", "r"], 66, "ebb-coordinator", "EBB_BIN_DIR", env={"EBB_BIN_DIR": str(c.cwd)})
     (c.cwd / "many.yaml").write_text(GPT.replace("shards: 2", "shards: 400").replace("min: 1, max: 2", "min: 1000, max: 1000"))
     c.refused("more programs than can be", ["run", "many.yaml", "--dir", "r"], 65, "1401", "1280")
@@ -123,6 +126,10 @@ def folders(c):
         c.refused("run in use", ["run", "gpt.yaml", "--dir", run, "--resume"], 69, run, "in use")
         c.refused("status, nobody answers", ["status", run], 69, run, "answer")
 
+    (run / "result.json").write_text('{"state": "STOPPED", "steps_done": 7, "steps_total": 20, "evals": [], "reason": ""}')
+    c.well("status of a stopped run", ["status", run], "STOPPED", "7 of 20", "--resume")
+    c.refused("folder holds a stopped run", ["run", "gpt.yaml", "--dir", run], 69, "unfinished", "--resume", "--force")
+    c.refused("resume, a folder in the job file's place", ["run", "--resume", run, "--steps", "9"], 65, run, "--force", "steps: 20", "steps: 9")
     (run / "result.json").write_text('{"state": "SUCCEEDED", "steps_done": 20, "steps_total": 20, "evals": [{"loss": 2.5}]}')
     c.well("status of a finished run", ["status", run], "SUCCEEDED", "20 of 20", "2.5")
     check(json.loads(c.well("status as JSON", ["status", run, "--json"]))["steps_done"] == 20, "status --json is not the result")

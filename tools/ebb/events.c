@@ -82,6 +82,20 @@ uint64_t ebb_events_print_log(const ebb_rundir *dir, const char *kinds, bool jso
     return last;
 }
 
+uint64_t ebb_events_last_id(const ebb_rundir *dir)
+{
+    uint64_t last = 0;
+    char *text = ebb_rundir_read(dir, "events.log", NULL), *rest = text;
+    for (char *line = text ? strsep(&rest, "\n") : NULL; line != NULL; line = strsep(&rest, "\n")) {
+        json_t *e = json_loads(line, 0, NULL);
+        uint64_t id = json_is_object(e) ? (uint64_t)json_integer_value(json_object_get(e, "id")) : 0;
+        last = id > last ? id : last;
+        json_decref(e);
+    }
+    free(text);
+    return last;
+}
+
 int ebb_verb_events(int argc, char **argv)
 {
     arguments a = {0};

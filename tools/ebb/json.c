@@ -2,6 +2,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <stdio.h>
 
 #include "core/assert.h"
 
@@ -16,6 +18,11 @@ static json_t *s_value(const ProtobufCFieldDescriptor *f, const void *at)
         return json_integer(*(const int32_t *)at);
     case PROTOBUF_C_TYPE_UINT64:
     case PROTOBUF_C_TYPE_FIXED64:
+        if (strcmp(f->name, "job") == 0 || strcmp(f->name, "incarnation") == 0) { // random 64 bits: a name, written as in the logs
+            char hex[20];
+            snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)*(const uint64_t *)at);
+            return json_string(hex);
+        }
         return json_integer((json_int_t) * (const uint64_t *)at);
     case PROTOBUF_C_TYPE_INT64:
         return json_integer(*(const int64_t *)at);

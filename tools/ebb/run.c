@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sysexits.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "coordinator/jobspec.h"
@@ -18,8 +20,10 @@
 #include "tools/ebb/supervisor.h"
 #include "tools/ebb/verbs.h"
 #include "tools/ebb/view.h"
+#include "worker/modelspec.h"
 
 #define NOTES 3
+#define GONE_MAX 64
 #define STATUS_EVERY_MS 250
 #define LINE_EVERY_MS 5000
 #define DRAIN_MS 8000 // longest orderly end, from its beginning; then SIGTERM, then SIGKILL
@@ -36,7 +40,7 @@ enum { OPT_DRY = 256, OPT_DATA, OPT_WORKERS, OPT_STEPS, OPT_FORCE };
 
 static const struct argp_option s_options[] = {
     {"dir", 'd', "RUN", 0, "folder of the run (default: runs/NAME)", 0},
-    {"resume", 'r', 0, 0, "go on with the run in the folder", 0},
+    {"resume", 'r', 0, 0, "go on with the run in the folder (without --dir and job file: the newest in ./runs)", 0},
     {"force", OPT_FORCE, 0, 0, "start over: what the folder holds of an earlier run is removed", 0},
     {"dry-run", OPT_DRY, 0, 0, "print the effective job and what would be started, then stop", 0},
     {"data", OPT_DATA, "FILE", 0, "train on this file instead of data.path", 0},
@@ -92,8 +96,8 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
         a->job = arg;
         return 0;
     case ARGP_KEY_END:
-        if (a->job == NULL && !(a->resume && a->dir != NULL)) {
-            argp_error(state, "a job file is needed (or --resume --dir RUN)");
+        if (a->job == NULL && !a->resume) {
+            argp_error(state, "a job file is needed (or --resume: goes on with the newest run in ./runs)");
         }
         if (a->resume && a->force) {
             argp_error(state, "--resume and --force exclude each other");
@@ -111,13 +115,21 @@ typedef struct run {
     ebb_rundir dir;
     Ebb__JobSpec *spec;
     uint32_t workers; // to start
+    uint64_t numel;   // of the model
+    size_t chunks;
     ebb_supervisor sup;
     ebb_link link;
     char endpoint[PATH_MAX], job_file[PATH_MAX];
     ebb_msg status; // latest, env NULL: none yet
     uint64_t status_ms, line_ms, event_id;
     size_t evals_shown;
-    FILE *events;
+    FILE *events, *metrics, *log;
+    uint64_t metrics_step, metrics_ms;
+    size_t n_gone; // deaths that the coordinator must hear of
+    struct {
+        char name[32], how[64];
+        pid_t pid;
+    } gone[GONE_MAX];
     char notes[NOTES][256];
     size_t n_notes;
     bool tty, color;
@@ -147,6 +159,27 @@ __attribute__((format(printf, 2, 3))) static void s_note(run *r, const char *fmt
         printf("%s\n", text);
         fflush(stdout);
     }
+}
+
+// A line in logs/ebb.log, in the form of the other programs' logs.
+__attribute__((format(printf, 3, 4))) static void s_log(run *r, const char *event, const char *fmt, ...)
+{
+    if (r->log == NULL) {
+        return;
+    }
+    uint64_t ms = ebb_clock_unix_ms();
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm tm;
+    char stamp[32];
+    gmtime_r(&seconds, &tm);
+    strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &tm);
+    fprintf(r->log, "ts=%s.%03dZ level=info prog=ebb sys=supervisor event=%s ", stamp, (int)(ms % 1000), event);
+    va_list ap;
+    va_start(ap, fmt);
+    vfprintf(r->log, fmt, ap);
+    va_end(ap);
+    fputc('\n', r->log);
+    fflush(r->log);
 }
 
 static void s_erase(run *r)
@@ -211,13 +244,56 @@ static void s_poll_events(run *r)
         }
         r->event_id = e->id;
         if (strcmp(e->kind, "eval") != 0 && strcmp(e->kind, "unit-returned") != 0 && !r->a.json) {
-            s_note(r, "%s %s: %.180s", e->kind, e->subject, e->text);
+            time_t seconds = (time_t)(e->unix_ms / 1000);
+            struct tm tm;
+            char stamp[16];
+            localtime_r(&seconds, &tm);
+            strftime(stamp, sizeof(stamp), "%H:%M:%S", &tm);
+            s_note(r, "%s %s %s: %.180s", stamp, e->kind, e->subject, e->text);
         }
     }
     if (r->events != NULL) {
         fflush(r->events);
     }
     ebb_msg_fini(&reply);
+}
+
+// Deaths that happened while the coordinator was away are told when it is back.
+static void s_tell_gone(run *r)
+{
+    size_t told = 0;
+    while (told < r->n_gone && ebb_link_worker_gone(&r->link, r->gone[told].name, (uint32_t)r->gone[told].pid, r->gone[told].how, 300) == EBB_OK) {
+        told++;
+    }
+    memmove(r->gone, r->gone + told, (r->n_gone - told) * sizeof(r->gone[0]));
+    r->n_gone -= told;
+}
+
+// One line a second at most, and only when something was done: what people plot.
+static void s_write_metrics(run *r, const Ebb__StatusReply *s)
+{
+    if (r->metrics == NULL || s->steps_done == r->metrics_step || (s->steps_done < s->steps_total && ebb_clock_ms() - r->metrics_ms < 1000)) {
+        return;
+    }
+    r->metrics_ms = ebb_clock_ms();
+    r->metrics_step = s->steps_done;
+    json_t *o = json_object();
+    json_object_set_new(o, "unix_ms", json_integer((json_int_t)ebb_clock_unix_ms()));
+    json_object_set_new(o, "elapsed_s", json_real(s->elapsed_s));
+    json_object_set_new(o, "step", json_integer((json_int_t)s->steps_done));
+    json_object_set_new(o, "loss", json_real(s->loss));
+    json_object_set_new(o, "samples_per_s", json_real(s->samples_per_s));
+    json_object_set_new(o, "tokens_per_s", json_real(s->tokens_per_s));
+    json_object_set_new(o, "staleness", json_real(s->staleness));
+    json_object_set_new(o, "workers", json_integer(s->workers_live));
+    if (s->n_evals > 0) {
+        json_object_set_new(o, "validation_loss", json_real(s->evals[s->n_evals - 1]->loss));
+        json_object_set_new(o, "validation_step", json_integer((json_int_t)s->evals[s->n_evals - 1]->step));
+    }
+    json_dumpf(o, r->metrics, JSON_COMPACT);
+    fputc('\n', r->metrics);
+    fflush(r->metrics);
+    json_decref(o);
 }
 
 // As many workers as the coordinator wants: more are started here; those that are not wanted any more are drained by it, and end by themselves.
@@ -240,9 +316,13 @@ static void s_poll_status(run *r, uint64_t now_ms)
     ebb_msg_fini(&r->status);
     r->status = reply;
     const Ebb__StatusReply *s = reply.env->status_reply;
+    if (r->n_gone > 0) {
+        s_tell_gone(r);
+    }
     if (s->events > r->event_id) {
         s_poll_events(r);
     }
+    s_write_metrics(r, s);
     s_show_evals(r, s);
     if (r->tty && !r->a.json) {
         s_draw(r);
@@ -288,8 +368,12 @@ static void s_bury(run *r, const ebb_death *d)
         c->done = true;
         return;
     }
-    if (c->kind == EBB_CHILD_WORKER && d->exit_code != 0) {
-        ebb_link_worker_gone(&r->link, c->name, (uint32_t)d->pid, how, 300);
+    s_log(r, "child-ended", "name=%s pid=%d how=\"%s\" lived_ms=%llu", c->name, (int)d->pid, how, (unsigned long long)d->lived_ms);
+    if (d->exit_code != 0 && r->n_gone < GONE_MAX) {
+        snprintf(r->gone[r->n_gone].name, sizeof(r->gone[0].name), "%s", c->name);
+        snprintf(r->gone[r->n_gone].how, sizeof(r->gone[0].how), "%s", how);
+        r->gone[r->n_gone++].pid = d->pid;
+        s_tell_gone(r);
     }
     if (d->verdict == EBB_RESTART_AGAIN) {
         if (d->exit_code != 0) {
@@ -365,12 +449,8 @@ static int s_finish(run *r)
 static void s_write_results(run *r)
 {
     const Ebb__StatusReply *s = r->status.env->status_reply;
-    json_t *o = ebb_json_message(&s->base), *model = ebb_json_message(&r->spec->base);
-    char *text = json_dumps(o, JSON_INDENT(1));
-    if (text != NULL) {
-        ebb_rundir_write(&r->dir, "result.json", text, strlen(text));
-    }
-    free(text);
+    json_t *model = ebb_json_message(&r->spec->base);
+    char *text;
     if (s->n_evals > 0) {
         json_object_set_new(model, "validation_loss", json_real(s->evals[s->n_evals - 1]->loss));
     }
@@ -380,6 +460,21 @@ static void s_write_results(run *r)
     }
     free(text);
     json_decref(model);
+}
+
+// How it stands at the end, good or not. state: SUCCEEDED, FAILED, STOPPED.
+static void s_write_end(run *r, const char *state)
+{
+    if (r->status.env == NULL) {
+        return;
+    }
+    json_t *o = ebb_json_message(&r->status.env->status_reply->base);
+    json_object_set_new(o, "state", json_string(state));
+    char *text = json_dumps(o, JSON_INDENT(1));
+    if (text != NULL) {
+        ebb_rundir_write(&r->dir, "result.json", text, strlen(text));
+    }
+    free(text);
     json_decref(o);
 }
 
@@ -448,12 +543,42 @@ static ebb_status s_load_job(run *r)
         r->spec->workers_min = r->a.workers;
         r->spec->workers_max = r->a.workers > r->spec->workers_max ? r->a.workers : r->spec->workers_max;
     }
+    ebb_model_config config;
+    ebb_manifest *m = NULL;
+    char why[512];
+    ebb_status st = ebb_modelspec_config(r->spec->model, &config, why);
+    if (st == EBB_OK) {
+        st = ebb_model_manifest(&config, r->spec->chunk_elems, &m, why);
+    }
+    if (st != EBB_OK) {
+        ebb_complain(st, "%s: %s", file, why);
+        return st;
+    }
+    r->numel = m->numel;
+    r->chunks = m->n_chunks;
+    ebb_manifest_free(&m);
     r->workers = r->a.workers > 0 ? r->a.workers : r->spec->workers_min > 0 ? r->spec->workers_min : 1;
     if (r->a.steps > 0) {
         r->spec->steps = r->a.steps;
         r->spec->passes = 0;
     }
     return EBB_OK;
+}
+
+// The first line in which two job texts differ, of each.
+static void s_first_difference(const char *a, const char *b, char *line_a, char *line_b, size_t size)
+{
+    for (;;) {
+        size_t n = strcspn(a, "\n"), m = strcspn(b, "\n");
+        if (n != m || strncmp(a, b, n) != 0 || a[n] == '\0' || b[m] == '\0') {
+            size_t skip_a = strspn(a, " "), skip_b = strspn(b, " ");
+            snprintf(line_a, size, "%.*s", (int)(n > skip_a ? n - skip_a : 0), a + skip_a);
+            snprintf(line_b, size, "%.*s", (int)(m > skip_b ? m - skip_b : 0), b + skip_b);
+            return;
+        }
+        a += n + 1;
+        b += m + 1;
+    }
 }
 
 // The folder must be fresh, or resumed, or given up by --force.
@@ -475,7 +600,7 @@ static ebb_status s_prepare_dir(run *r, char *why)
     }
     if (has_job && !r->a.resume && !r->a.force) {
         snprintf(why, 512, "%.300s holds %s run: --resume goes on with it, --force starts over, --dir takes another folder", r->dir.path,
-                 ebb_rundir_has(&r->dir, "result.json") ? "a finished" : "an unfinished");
+                 ebb_rundir_finished(&r->dir) ? "a finished" : "an unfinished");
         return EBB_EXISTS;
     }
     if (r->a.force && has_job) { // a folder without job.yaml is not a run: what stands in it is somebody else's
@@ -487,9 +612,11 @@ static ebb_status s_prepare_dir(run *r, char *why)
     ebb_status st = EBB_OK;
     // job.yaml first: it is what makes the folder a run's, whatever happens next.
     if (old != NULL && strcmp(old, text) != 0) {
+        char theirs[100], ours[100];
+        s_first_difference(old, text, theirs, ours, sizeof(ours));
         snprintf(why, 512,
-                 "the run in %.300s has other settings than this job: resume it as it is (ebb run --resume --dir ...), or start over with --force",
-                 r->dir.path);
+                 "the run in %.200s has \"%s\", this job \"%s\": resume it as it is (ebb run --resume --dir ...), or start over with --force",
+                 r->dir.path, theirs, ours);
         st = EBB_CONFIG;
     } else if (old == NULL) {
         st = ebb_rundir_write(&r->dir, "job.yaml", text, len);
@@ -505,9 +632,10 @@ static ebb_status s_prepare_dir(run *r, char *why)
 static void s_dry_run(const run *r)
 {
     ebb_jobspec_print(r->spec, stdout);
-    printf("# would start in %s: 1 coordinator, %u shard%s, %u worker%s\n# %llu training samples, %llu held out, %llu steps\n", r->dir.path,
-           r->spec->shards, r->spec->shards == 1 ? "" : "s", r->workers, r->workers == 1 ? "" : "s", (unsigned long long)r->spec->data->train_samples,
-           (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
+    printf("# would start in %s: 1 coordinator, %u shard%s, %u worker%s\n", r->dir.path, r->spec->shards, r->spec->shards == 1 ? "" : "s", r->workers,
+           r->workers == 1 ? "" : "s");
+    printf("# %llu parameters in %zu chunks, %llu training samples, %llu held out, %llu steps\n", (unsigned long long)r->numel, r->chunks,
+           (unsigned long long)r->spec->data->train_samples, (unsigned long long)r->spec->data->val_samples, (unsigned long long)r->spec->steps);
 }
 
 static int s_run(run *r)
@@ -530,6 +658,9 @@ static int s_run(run *r)
         return ebb_complain(EBB_CONFIG, "%llu programs (1 coordinator, %u shards, %u workers) are more than ebb run starts on one machine (%d)",
                             (unsigned long long)programs, r->spec->shards, r->workers, EBB_CHILDREN_MAX);
     }
+    if (r->chunks < r->spec->shards) {
+        return ebb_complain(EBB_CONFIG, "the model has %zu chunks, too few for %u shards: lower shards or chunk_elems", r->chunks, r->spec->shards);
+    }
     ebb_rundir_file(&r->dir, "job.yaml", r->job_file);
     st = ebb_supervisor_init(&r->sup, &r->dir, r->job_file, why);
     if (st == EBB_OK) {
@@ -540,6 +671,15 @@ static int s_run(run *r)
     }
     ebb_process_signals();
     ebb_rundir_endpoint(&r->dir, "coordinator", r->endpoint, sizeof(r->endpoint));
+    if (!ebb_rundir_finished(&r->dir)) {
+        ebb_rundir_file(&r->dir, "result.json", path);
+        unlink(path); // of a stop
+    }
+    r->event_id = ebb_events_last_id(&r->dir); // what was told before a resume isn't told again
+    ebb_rundir_file(&r->dir, "metrics.jsonl", path);
+    r->metrics = fopen(path, "ae");
+    ebb_rundir_file(&r->dir, "logs/ebb.log", path);
+    r->log = fopen(path, "ae");
     ebb_rundir_file(&r->dir, "events.log", path);
     r->events = fopen(path, "ae");
     st = ebb_link_open(&r->link, r->endpoint);
@@ -566,6 +706,7 @@ static int s_run(run *r)
         s_poll_events(r);
         rc = s_finish(r);
         s_write_results(r);
+        s_write_end(r, "SUCCEEDED");
     }
     if (!r->ending) {
         s_begin_end(r, succeeded ? "finished" : "failed");
@@ -577,6 +718,10 @@ static int s_run(run *r)
         s_report(r, rc == 0);
         return rc;
     }
+    s_write_end(r, r->failed ? "FAILED" : "STOPPED");
+    if (r->failed && r->status.env != NULL && r->status.env->status_reply->reason[0] != '\0') {
+        fprintf(stderr, "ebb: the job failed: %s\n", r->status.env->status_reply->reason);
+    }
     if (!r->failed) {
         fprintf(stderr, "stopped; go on with: ebb run --resume --dir %s\n", r->dir.path);
         rc = 128 + ebb_stop_signal;
@@ -585,6 +730,27 @@ static int s_run(run *r)
         ebb_json_line("result", r->status.env != NULL ? ebb_json_message(&r->status.env->status_reply->base) : json_object());
     }
     return rc;
+}
+
+// --dir, or for a resume: the folder in the job file's place, or the newest run. Otherwise the job's name decides, once it is read.
+static int s_choose_dir(run *r)
+{
+    char why[512];
+    struct stat st;
+    if (r->a.resume && r->a.dir == NULL && r->a.job != NULL && stat(r->a.job, &st) == 0 && S_ISDIR(st.st_mode)) {
+        r->a.dir = r->a.job;
+        r->a.job = NULL;
+    }
+    if (r->a.dir != NULL) {
+        ebb_rundir_name(&r->dir, r->a.dir);
+    } else if (r->a.job == NULL) {
+        ebb_status picked = ebb_rundir_pick(&r->dir, NULL, why);
+        if (picked != EBB_OK) {
+            return ebb_complain(picked, "%s", why);
+        }
+        r->a.dir = r->dir.path;
+    }
+    return 0;
 }
 
 int ebb_verb_run(int argc, char **argv)
@@ -608,16 +774,16 @@ int ebb_verb_run(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &r->a);
     r->tty = isatty(1);
     r->color = r->tty && getenv("NO_COLOR") == NULL;
-    if (r->a.dir != NULL) {
-        ebb_rundir_name(&r->dir, r->a.dir);
-    } else {
-        r->dir.lock_fd = -1;
-    }
-    int rc = s_run(r);
+    r->dir.lock_fd = -1;
+    int rc = s_choose_dir(r);
+    rc = rc == 0 ? s_run(r) : rc;
     ebb_link_close(&r->link);
     ebb_msg_fini(&r->status);
-    if (r->events != NULL) {
-        fclose(r->events);
+    FILE *files[] = {r->events, r->metrics, r->log};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        if (files[i] != NULL) {
+            fclose(files[i]);
+        }
     }
     ebb_rundir_unlock(&r->dir);
     ebb_jobspec_free(&r->spec);

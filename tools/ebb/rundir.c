@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/process.h"
@@ -61,8 +63,8 @@ bool ebb_rundir_is_run(const ebb_rundir *r)
 }
 
 // job.yaml is the last to go, so that a removal that was cut short can be gone on with.
-static const char *const s_leaves[] = {"coordinator",       "logs",       "pids",        "sock",       "sock.path",
-                                       "model.safetensors", "model.json", "result.json", "events.log", "job.yaml"};
+static const char *const s_leaves[] = {"coordinator",      "logs",       "pids",        "sock",          "sock.path",  "model.safetensors",
+                                       "live.safetensors", "model.json", "result.json", "metrics.jsonl", "events.log", "job.yaml"};
 
 const char *ebb_rundir_foreign(const ebb_rundir *r)
 {
@@ -266,6 +268,17 @@ char *ebb_rundir_read(const ebb_rundir *r, const char *leaf, size_t *len)
         *len = n;
     }
     return text;
+}
+
+bool ebb_rundir_finished(const ebb_rundir *r)
+{
+    char *text = ebb_rundir_read(r, "result.json", NULL);
+    json_t *o = text != NULL ? json_loads(text, 0, NULL) : NULL;
+    const char *state = json_string_value(json_object_get(o, "state"));
+    bool finished = state != NULL && strcmp(state, "SUCCEEDED") == 0;
+    json_decref(o);
+    free(text);
+    return finished;
 }
 
 ebb_status ebb_rundir_pick(ebb_rundir *r, const char *argument, char *why)

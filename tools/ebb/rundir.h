@@ -25,6 +25,8 @@ void ebb_rundir_file(const ebb_rundir *r, const char *leaf, char *out);
 bool ebb_rundir_is_run(const ebb_rundir *r);
 // Name of something in the folder that a run would use but that no run left there, or NULL.
 const char *ebb_rundir_foreign(const ebb_rundir *r);
+// Has the run in it succeeded (by its result.json)?
+bool ebb_rundir_finished(const ebb_rundir *r);
 bool ebb_rundir_has(const ebb_rundir *r, const char *leaf);
 // Creates the subfolders and the socket folder (a short one elsewhere if the path is too long for a socket). Error text in why (>= 512).
 ebb_status ebb_rundir_create(ebb_rundir *r, char *why);

@@ -1,4 +1,5 @@
 #include <argp.h>
+#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +79,11 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
 static int s_emit(void *arg, int32_t token)
 {
     (void)arg;
-    putchar(token < 256 ? token : '?');
+    static int tty = -1;
+    tty = tty < 0 ? isatty(1) : tty;
+    // What a model says must not command the terminal.
+    bool odd = token >= 256 || (tty && ((token < ' ' && token != '\n' && token != '\t') || (token >= 0x7f && token < 0xa0)));
+    putchar(odd ? '?' : token);
     return fflush(stdout) != 0 || ebb_stop_requested > 0;
 }
 
@@ -177,7 +182,10 @@ int ebb_verb_sample(int argc, char **argv)
             return ebb_complain(st, "cannot take the model out of %s: %s", dir.path, why[0] ? why : "it is not running");
         }
     } else if (!ebb_rundir_has(&dir, "model.safetensors")) {
-        return ebb_complain(EBB_NOENT, "%s has no finished model yet (--live samples a running one)", dir.path);
+        return ebb_complain(EBB_NOENT,
+                            "%s has no finished model yet: --live samples a running one; a stopped one writes its model with: ebb export %s --out "
+                            "%s/model.safetensors",
+                            dir.path, dir.path, dir.path);
     }
     if (ebb_stop_requested > 0) {
         return 128 + ebb_stop_signal;

@@ -61,13 +61,20 @@ static int s_ended(const ebb_rundir *dir, bool json)
         putchar('\n');
     } else {
         json_t *evals = json_object_get(result, "evals"), *last = json_array_get(evals, json_array_size(evals) - 1);
-        printf("%s is not running; it ended as %s after %lld of %lld steps", dir->path, json_string_value(json_object_get(result, "state")),
+        const char *state = json_string_value(json_object_get(result, "state")), *reason = json_string_value(json_object_get(result, "reason"));
+        printf("%s is not running; it ended as %s after %lld of %lld steps", dir->path, state != NULL ? state : "?",
                (long long)json_integer_value(json_object_get(result, "steps_done")),
                (long long)json_integer_value(json_object_get(result, "steps_total")));
         if (last != NULL) {
             printf(", validation loss %.4f", json_number_value(json_object_get(last, "loss")));
         }
+        if (reason != NULL && reason[0] != '\0') {
+            printf(": %s", reason);
+        }
         putchar('\n');
+        if (state != NULL && strcmp(state, "STOPPED") == 0) {
+            printf("go on with: ebb run --resume --dir %s\n", dir->path);
+        }
     }
     json_decref(result);
     return 0;

@@ -20,6 +20,8 @@ int ebb_complain(ebb_status st, const char *fmt, ...) __attribute__((format(prin
 // Prints RUN/events.log (one JSON object per line, written by `ebb run`), only kinds that begin with `kinds` unless it is NULL. Returns the last event's id.
 uint64_t ebb_events_print_log(const ebb_rundir *dir, const char *kinds, bool json);
 
+uint64_t ebb_events_last_id(const ebb_rundir *dir); // in RUN/events.log; 0: none
+
 // Samples count bytes from a model file to stdout. Error text in why (>= 512).
 ebb_status ebb_sample_file(const ebb_rundir *dir, const char *file, const char *prompt, size_t count, double temperature, uint32_t top_k,
                            uint64_t seed, char *why);

@@ -65,7 +65,10 @@ void ebb_view_line(FILE *out, const Ebb__StatusReply *s)
 {
     char left[32];
     ebb_view_duration(s->remaining_s, left, sizeof(left));
-    fprintf(out, "%s step %llu/%llu loss %.4f", s->state, (unsigned long long)s->steps_done, (unsigned long long)s->steps_total, s->loss);
+    fprintf(out, "%s step %llu/%llu", s->state, (unsigned long long)s->steps_done, (unsigned long long)s->steps_total);
+    if (s->n_losses > 0) {
+        fprintf(out, " loss %.4f", s->loss);
+    }
     if (s->n_evals > 0) {
         fprintf(out, " val %.4f", s->evals[s->n_evals - 1]->loss);
     }
@@ -73,7 +76,10 @@ void ebb_view_line(FILE *out, const Ebb__StatusReply *s)
     if (s->tokens_per_s > s->samples_per_s * 1.5) {
         fprintf(out, " %.0f tokens/s", s->tokens_per_s);
     }
-    fprintf(out, " workers %u staleness %.2f left %s", s->workers_live, s->staleness, left);
+    fprintf(out, " workers %u", s->workers_live);
+    if (strcmp(s->state, "RUNNING") == 0 && s->remaining_s > 0) {
+        fprintf(out, " staleness %.2f left %s", s->staleness, left);
+    }
 }
 
 static int s_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options *o, const char *const *notes, size_t n_notes)
@@ -86,13 +92,18 @@ static int s_render(FILE *out, const Ebb__StatusReply *s, const ebb_view_options
     ebb_view_duration(s->remaining_s, b, sizeof(b));
     fprintf(out, "%s%.40s%s  %s  %llu parameters\033[K\n", bold, s->name, off, s->state, (unsigned long long)s->numel);
     s_bar(out, part, width - 36);
-    fprintf(out, " %5.1f%%  %s, %s left\033[K\n", part * 100, a, b);
+    bool running = strcmp(s->state, "RUNNING") == 0 && s->remaining_s > 0;
+    fprintf(out, " %5.1f%%  %s, %s left\033[K\n", part * 100, a, running ? b : "-");
     fprintf(out, "step %llu of %llu   %.0f samples/s", (unsigned long long)s->steps_done, (unsigned long long)s->steps_total, s->samples_per_s);
     if (s->tokens_per_s > s->samples_per_s * 1.5) {
         fprintf(out, "   %.0f tokens/s", s->tokens_per_s);
     }
     fprintf(out, "   staleness %.2f\033[K\n", s->staleness);
-    fprintf(out, "loss %s%.4f%s ", bold, s->loss, off);
+    if (s->n_losses > 0) {
+        fprintf(out, "loss %s%.4f%s ", bold, s->loss, off);
+    } else {
+        fputs("loss - ", out);
+    }
     s_curve(out, s, width - 34);
     if (s->n_evals > 0) {
         fprintf(out, " val %s%.4f%s", bold, s->evals[s->n_evals - 1]->loss, off);

@@ -64,6 +64,7 @@ ebb_status ebb_sampler_run(const ebb_model_config *config, const float *params, 
     if (window == NULL || logits == NULL || sorted == NULL) {
         goto out;
     }
+    ebb_backend_cpu_threads(1); // one sample at a time: threads would wait for one another more than they compute
     EBB_TRY_GOTO(family->state_new(config, ebb_backend_cpu(), 1, &state), st, out);
     if (n_prompt == 0) {
         window[held++] = config->vocab > '\n' ? '\n' : 0;
