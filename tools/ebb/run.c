@@ -565,6 +565,26 @@ static ebb_status s_load_job(run *r)
     return EBB_OK;
 }
 
+// The stored job as this version prints it: a key that the version which stored it did not have stands at its default.
+static ebb_status s_stored_text(run *r, char **text, char *why)
+{
+    Ebb__JobSpec *spec = NULL;
+    char path[PATH_MAX], *errors = NULL;
+    size_t len = 0;
+    ebb_rundir_file(&r->dir, "job.yaml", path);
+    FILE *f = open_memstream(&errors, &len);
+    ebb_status st = ebb_jobspec_load(path, NULL, &spec, f);
+    fclose(f);
+    if (st == EBB_OK) {
+        *text = s_job_text(spec, &len);
+        ebb_jobspec_free(&spec);
+    } else {
+        snprintf(why, 512, "%.*s", (int)strcspn(errors, "\n"), errors);
+    }
+    free(errors);
+    return st;
+}
+
 // The first line in which two job texts differ, of each.
 static void s_first_difference(const char *a, const char *b, char *line_a, char *line_b, size_t size)
 {
@@ -608,8 +628,12 @@ static ebb_status s_prepare_dir(run *r, char *why)
         has_job = false;
     }
     size_t len = 0;
-    char *text = s_job_text(r->spec, &len), *old = has_job ? ebb_rundir_read(&r->dir, "job.yaml", NULL) : NULL;
-    ebb_status st = EBB_OK;
+    char *text = s_job_text(r->spec, &len), *old = NULL;
+    ebb_status st = has_job ? s_stored_text(r, &old, why) : EBB_OK;
+    if (st != EBB_OK) {
+        free(text);
+        return st;
+    }
     // job.yaml first: it is what makes the folder a run's, whatever happens next.
     if (old != NULL && strcmp(old, text) != 0) {
         char theirs[100], ours[100];
