@@ -73,6 +73,7 @@ typedef struct ebb_coordinator {
     ebb_scale_rule scale_rule;
     uint64_t scaled_ms;
 
+    char http[64]; // address of the dashboard, or ""
     uint64_t event_id;
     uint64_t ticked_ms;
     bool draining, shutdown;

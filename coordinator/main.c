@@ -15,17 +15,18 @@
 #include "core/process.h"
 
 typedef struct arguments {
-    const char *bind, *dir, *job, *data, *log;
+    const char *bind, *dir, *job, *data, *log, *http;
     bool print_doc;
 } arguments;
 
-enum { KEY_BIND = 256, KEY_DIR, KEY_JOB, KEY_DATA, KEY_LOG, KEY_DOC };
+enum { KEY_BIND = 256, KEY_DIR, KEY_JOB, KEY_DATA, KEY_LOG, KEY_DOC, KEY_HTTP };
 
 static const struct argp_option s_options[] = {
     {"bind", KEY_BIND, "ENDPOINT", 0, "listen here: ipc://PATH or tcp://127.0.0.1:PORT", 0},
     {"dir", KEY_DIR, "DIR", 0, "folder of the coordinator's state (created)", 0},
     {"job", KEY_JOB, "FILE", 0, "job file; without it, the job in DIR is resumed", 0},
     {"data", KEY_DATA, "FILE", 0, "replaces data.path of the job file", 0},
+    {"http", KEY_HTTP, "HOST:PORT", 0, "dashboard, JSON and Prometheus metrics on this loopback address (port 0: any)", 0},
     {"log", KEY_LOG, "FILE", 0, "append log lines here instead of stderr", 0},
     {"print-config-doc", KEY_DOC, 0, 0, "print the reference of the job file (docs/config.md) and exit", 0},
     {0},
@@ -49,6 +50,9 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_LOG:
         a->log = arg;
+        return 0;
+    case KEY_HTTP:
+        a->http = arg;
         return 0;
     case KEY_DOC:
         a->print_doc = true;
@@ -121,15 +125,24 @@ int main(int argc, char **argv)
     if (st == EBB_OK) {
         st = ebb_router_open(net, a.bind, false, &router, why);
     }
+    ebb_http *http = NULL;
+    if (st == EBB_OK && a.http != NULL) {
+        st = ebb_http_open(a.http, &http, why);
+    }
     if (st != EBB_OK) {
         rc = s_fail(st, why[0] ? why : ebb_status_str(st));
     } else {
         EBB_LOG(INFO, "main", "serving", "endpoint=%s dir=%s job=%s version=\"%s\"", ebb_socket_endpoint(router), a.dir, c->spec->name,
                 ebb_build_info());
-        st = ebb_coordinator_serve(c, router, stop_fd);
+        if (http != NULL) {
+            snprintf(c->http, sizeof(c->http), "http://127.0.0.1:%u/", ebb_http_port(http));
+            EBB_LOG(INFO, "http", "serving", "url=%s", c->http);
+        }
+        st = ebb_coordinator_serve(c, router, http, stop_fd);
         rc = st == EBB_OK ? 0 : EBB_EXIT_RESTART;
         EBB_LOG(INFO, "main", "ended", "status=%s state=%s", ebb_status_name(st), ebb_job_state_name(c->state));
     }
+    ebb_http_close(&http);
     ebb_socket_close(&router);
     ebb_net_free(&net);
     ebb_coordinator_close(c);

@@ -101,6 +101,7 @@ void ebb_handle_status(ebb_coordinator *c, uint64_t now_ms, Ebb__Envelope *reply
     bool leaving = c->draining && c->state <= EBB_JOB_DRAINING;
     r->state = (char *)ebb_job_state_name(leaving ? EBB_JOB_DRAINING : c->state);
     r->reason = c->reason;
+    r->http = c->http;
     r->steps_total = c->spec->steps;
     r->steps_done = ebb_ledger_steps_done(l);
     r->steps_retired = l->steps_retired;

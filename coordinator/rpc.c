@@ -39,9 +39,9 @@ static void s_answer(ebb_coordinator *c, ebb_socket *router, const ebb_peer *pee
     ebb_msg_fini(&request);
 }
 
-ebb_status ebb_coordinator_serve(ebb_coordinator *c, ebb_socket *router, int stop_fd)
+ebb_status ebb_coordinator_serve(ebb_coordinator *c, ebb_socket *router, ebb_http *http, int stop_fd)
 {
-    uint64_t next_tick = 0;
+    uint64_t next_tick = 0, next_publish = 0;
     while (c->failure == EBB_OK && !c->ended && ebb_stop_requested == 0) {
         ebb_poll items[2] = {{.socket = router}, {.fd = stop_fd}};
         ebb_status st = ebb_net_poll(items, 2, TICK_MS);
@@ -64,6 +64,10 @@ ebb_status ebb_coordinator_serve(ebb_coordinator *c, ebb_socket *router, int sto
         if (now_ms >= next_tick) {
             ebb_coordinator_tick(c, now_ms);
             next_tick = now_ms + TICK_MS;
+            if (http != NULL && now_ms >= next_publish) {
+                ebb_http_publish(http, c, now_ms);
+                next_publish = now_ms + EBB_HTTP_PUBLISH_MS;
+            }
         }
     }
     return c->failure;

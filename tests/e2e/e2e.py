@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import http_side  # noqa: E402
 from ebbtest import ROOT, Failed, Run, add_arguments, check, ebb_path, kjv, main, read_safetensors, send, until  # noqa: E402
 
 GPT = """\
@@ -163,6 +164,30 @@ def case_digits(args, scratch):
         run.stop()
     print(f"held-out accuracy {100 * last['accuracy']:.1f} %, loss {last['loss']:.3f}")
     check(last["accuracy"] > 0.96, f"accuracy is {last['accuracy']:.4f}")
+
+
+def case_http(args, scratch):
+    """`ebb run --http`: the dashboard's address is told, and what is served there is what a browser and Prometheus expect; not off loopback."""
+    run = Run(args, scratch / "run", gpt_job(scratch, 100000), "--http").start()
+    try:
+        url = until(lambda: (run.status() or {}).get("http"), 30, "the dashboard's address")
+        until(lambda: (run.status() or {}).get("steps_done", 0) > 200, 60, "200 steps")
+        http_side.examine(url, run)
+        check(f"dashboard: {url}" in run.output.read_text(), "ebb run does not say where the dashboard is")
+        send(run.children()["coordinator"], signal.SIGKILL)
+        url = until(lambda: (lambda s: s and s["http"] != url and s["http"])(run.status()), 30, "the dashboard of the next coordinator")
+        until(lambda: http_side.get(url, "/healthz")[0] == 200, 10, "the next coordinator's /healthz")
+        coordinator = ebb_path(args.build).parent.parent / "coordinator/ebb-coordinator"
+        for address, word in (("0.0.0.0:0", "loopback"), ("127.0.0.1", "HOST:PORT"), ("here:80", "here"), (url[len("http://") :].rstrip("/"), "cannot serve")):
+            words = [coordinator, "--bind", f"ipc://{scratch}/c.sock", "--dir", scratch / "other", "--job", run.job, "--http", address]
+            done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=30)
+            last = done.stderr.strip().splitlines()[-1]
+            print(f"  {done.returncode}  {last}")
+            check(done.returncode not in (0, 70) and word in done.stderr, f"--http {address}: {done.returncode} {done.stderr}")
+        run.process.send_signal(signal.SIGINT)
+        check(run.wait(30) == 130, "Ctrl-C did not drain")
+    finally:
+        run.stop()
 
 
 def case_install(args, scratch):

@@ -34,9 +34,10 @@ typedef struct arguments {
     bool resume, dry_run, json, force;
     uint32_t workers;
     uint64_t steps;
+    char http[32]; // address, or ""
 } arguments;
 
-enum { OPT_DRY = 256, OPT_DATA, OPT_WORKERS, OPT_STEPS, OPT_FORCE };
+enum { OPT_DRY = 256, OPT_DATA, OPT_WORKERS, OPT_STEPS, OPT_FORCE, OPT_HTTP };
 
 static const struct argp_option s_options[] = {
     {"dir", 'd', "RUN", 0, "folder of the run (default: runs/NAME)", 0},
@@ -46,6 +47,7 @@ static const struct argp_option s_options[] = {
     {"data", OPT_DATA, "FILE", 0, "train on this file instead of data.path", 0},
     {"workers", OPT_WORKERS, "N", 0, "this many workers instead of workers.min", 0},
     {"steps", OPT_STEPS, "N", 0, "this many steps instead of steps or passes", 0},
+    {"http", OPT_HTTP, "PORT", OPTION_ARG_OPTIONAL, "dashboard, JSON API and Prometheus metrics on 127.0.0.1 (default: any free port)", 0},
     {"json", 'j', 0, 0, "progress as JSON objects, one per line", 0},
     {0},
 };
@@ -83,6 +85,9 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
     case OPT_DATA:
         a->data = arg;
         return 0;
+    case OPT_HTTP:
+        snprintf(a->http, sizeof(a->http), "127.0.0.1:%u", arg != NULL ? (unsigned)s_whole(arg, 65535, state, "--http") : 0);
+        return 0;
     case OPT_WORKERS:
         a->workers = (uint32_t)s_whole(arg, 1024, state, "--workers");
         return 0;
@@ -119,7 +124,7 @@ typedef struct run {
     size_t chunks;
     ebb_supervisor sup;
     ebb_link link;
-    char endpoint[PATH_MAX], job_file[PATH_MAX];
+    char endpoint[PATH_MAX], job_file[PATH_MAX], http[64];
     ebb_msg status; // latest, env NULL: none yet
     uint64_t status_ms, line_ms, event_id;
     size_t evals_shown;
@@ -321,6 +326,10 @@ static void s_poll_status(run *r, uint64_t now_ms)
     }
     if (s->events > r->event_id) {
         s_poll_events(r);
+    }
+    if (strcmp(s->http, r->http) != 0) {
+        snprintf(r->http, sizeof(r->http), "%s", s->http);
+        s_note(r, "dashboard: %s", r->http);
     }
     s_write_metrics(r, s);
     s_show_evals(r, s);
@@ -687,6 +696,7 @@ static int s_run(run *r)
     }
     ebb_rundir_file(&r->dir, "job.yaml", r->job_file);
     st = ebb_supervisor_init(&r->sup, &r->dir, r->job_file, why);
+    r->sup.http = r->a.http[0] != '\0' ? r->a.http : NULL;
     if (st == EBB_OK) {
         st = s_prepare_dir(r, why);
     }

@@ -101,6 +101,9 @@ static void s_arguments(const ebb_supervisor *s, const ebb_child *c, char store[
         if (s->job_file != NULL) {
             argv[n++] = "--job", argv[n++] = (char *)s->job_file;
         }
+        if (s->http != NULL) {
+            argv[n++] = "--http", argv[n++] = (char *)s->http;
+        }
     } else if (c->kind == EBB_CHILD_SHARD) {
         argv[n++] = "--coordinator", argv[n++] = store[0], argv[n++] = "--bind", argv[n++] = store[1];
         argv[n++] = "--dir", argv[n++] = store[2], argv[n++] = "--shard", argv[n++] = store[4];

@@ -32,6 +32,7 @@ typedef struct ebb_supervisor {
     const ebb_rundir *dir;
     char bin[3][PATH_MAX]; // programs by kind
     const char *job_file;  // for the coordinator; NULL: resume what the folder holds
+    const char *http;      // address of the coordinator's dashboard; NULL: none
     ebb_child child[EBB_CHILDREN_MAX];
     size_t n;
 } ebb_supervisor;
