@@ -166,11 +166,19 @@ ebb_status ebb_ledger_restore_unit(ebb_ledger *l, const ebb_lease_row *row, uint
     }
     EBB_TRY(s_insert(l, row->stream, &u));
     u->lease = *row;
+    // A worker that asked for its next lease ended the one before, whose row doesn't say so: of several, the newest is valid.
+    for (size_t i = 0; row->lease != 0 && row->worker[0] != '\0' && i < l->n_units; i++) {
+        ebb_lease_row *other = &l->units[i].lease;
+        if (other != &u->lease && other->lease != 0 && strcmp(other->worker, row->worker) == 0) {
+            (other->lease < row->lease ? other : &u->lease)->lease = 0;
+        }
+    }
     if (u->lease.lease != 0) {
         u->lease.deadline_ms = now_ms + (s_settling(row) ? EBB_SETTLE_MS : l->lease_ms);
     }
     l->cursor = row->stream >= l->cursor ? row->stream + 1 : l->cursor;
-    l->next_lease = row->lease >= l->next_lease ? row->lease + 1 : l->next_lease;
+    uint64_t last = row->lease > row->last_lease ? row->lease : row->last_lease;
+    l->next_lease = last >= l->next_lease ? last + 1 : l->next_lease;
     return EBB_OK;
 }
 
@@ -218,7 +226,7 @@ ebb_status ebb_ledger_lease(ebb_ledger *l, const char *worker, uint64_t incarnat
         most = pick->applied[s] > most ? pick->applied[s] : most;
     }
     l->repeated += most - applied;
-    pick->lease.lease = l->next_lease++;
+    pick->lease.lease = pick->lease.last_lease = l->next_lease++;
     pick->lease.incarnation = incarnation;
     pick->lease.seq_first = applied + 1;
     pick->lease.attempt++;

@@ -21,6 +21,7 @@
 typedef struct ebb_lease_row {
     uint64_t stream;
     uint64_t lease;            // 0: not leased
+    uint64_t last_lease;       // the last number it was leased under: none is ever given twice, also after a restart
     char worker[EBB_NAME_MAX]; // "": returned complete, settling
     uint64_t incarnation;
     uint64_t seq_first;

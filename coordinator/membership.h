@@ -45,6 +45,7 @@ typedef struct ebb_shard_member {
     uint64_t seen_ms, version, rss_bytes, journal_bytes, busy_ns, alive_ns;
     double busy;
     bool known, ready, full; // full: its complete watermarks have arrived since this coordinator started
+    uint64_t full_upto;      // and every change up to that report
     uint64_t manifest_hash, epoch;
 } ebb_shard_member;
 

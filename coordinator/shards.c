@@ -42,6 +42,7 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
         s->incarnation = q->incarnation;
         s->incarnations++;
         s->full = s->ready = false;
+        s->full_upto = 0;
         s->busy_ns = s->alive_ns = 0;
         char name[32];
         snprintf(name, sizeof(name), "shard-%u", q->shard);
@@ -82,7 +83,9 @@ void ebb_handle_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint
     if (job != NULL) {
         s->version = job->version;
         s->journal_bytes = job->journal_bytes;
-        s->full = s->full || job->full;
+        // A full report can be a late one, and what was told since then was told to the coordinator before us: then a report that says "since" has a gap.
+        s->full = job->full || (s->full && job->since <= s->full_upto);
+        s->full_upto = s->full && q->report > s->full_upto ? q->report : s->full_upto;
         r->want_full = !s->full;
         for (size_t i = 0; i < job->n_watermarks; i++) {
             const Ebb__Watermark *w = job->watermarks[i];

@@ -70,6 +70,8 @@ ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why)
         }
         free(value);
     }
+    // What a killed process wrote may be in the page cache only, and we are about to act on it.
+    st = st == EBB_OK ? ebb_kvstore_sync(s->kv) : st;
     if (st != EBB_OK) {
         ebb_statestore_close(&s);
         return st;
@@ -181,6 +183,7 @@ ebb_status ebb_statestore_put_unit(ebb_statestore *s, const ebb_lease_row *row)
     msg.stream = row->stream;
     msg.seq_first = row->seq_first;
     msg.attempt = row->attempt;
+    msg.last_lease = row->last_lease;
     return s_put_message(s, key, s_key(key, 'U', 1, row->stream, 0), NULL, 0, &msg.base, true);
 }
 
@@ -249,8 +252,12 @@ ebb_status ebb_statestore_load_ledger(ebb_statestore *s, ebb_ledger *l, uint64_t
         st = ebb_pb_unpack(&ebb__lease_row__descriptor, value, len, &msg);
         if (st == EBB_OK) {
             const Ebb__LeaseRow *m = (const Ebb__LeaseRow *)msg;
-            ebb_lease_row row = {
-                .stream = m->stream, .lease = m->lease, .incarnation = m->incarnation, .seq_first = m->seq_first, .attempt = m->attempt};
+            ebb_lease_row row = {.stream = m->stream,
+                                 .lease = m->lease,
+                                 .last_lease = m->last_lease,
+                                 .incarnation = m->incarnation,
+                                 .seq_first = m->seq_first,
+                                 .attempt = m->attempt};
             snprintf(row.worker, sizeof(row.worker), "%s", m->worker);
             st = ebb_ledger_restore_unit(l, &row, now_ms);
         }

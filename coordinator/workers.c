@@ -8,7 +8,7 @@
 #include "core/log.h"
 
 #define FAIL_SKIPS 16 // so many steps skipped, and
-#define FAIL_SHARE 10 // more than one in so many: the job has failed
+#define FAIL_SHARE 4  // more than one in so many: the job has failed
 
 static bool s_name_ok(const char *name)
 {

@@ -118,7 +118,9 @@ static void s_exchange(ebb_link *l, bool last)
         EBB_LOG(INFO, "link", "coordinator-back", "report=%llu", (unsigned long long)report);
         l->silent = false;
     }
-    if (reply.env->status != EBB_OK || reply.env->body_case != EBB__ENVELOPE__BODY_SHARD_REPORT_REPLY) {
+    if (reply.env->status == EBB_CLOSED) {
+        s_hand_over(l, &reply, report); // another process has our place: for the shard's thread to act on
+    } else if (reply.env->status != EBB_OK || reply.env->body_case != EBB__ENVELOPE__BODY_SHARD_REPORT_REPLY) {
         EBB_LOG(WARN, "link", "report-refused", "status=%s detail=\"%s\"", ebb_status_name((int)reply.env->status), reply.env->detail);
     } else {
         s_hand_over(l, &reply, report);

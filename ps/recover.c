@@ -341,6 +341,7 @@ ebb_status ebb_recover_job(const char *dir, ebb_kvstore *kv, ebb_journal *journa
     EBB_TRY_GOTO(ebb_journal_watermarks(kv, s_on_watermark, &l, text), st, fail);
     if (job->durability == EBB_DURABILITY_SNAPSHOT) {
         EBB_TRY_GOTO(s_check_instant(job, loaded, text), st, fail);
+        EBB_TRY_GOTO(ebb_kvstore_sync(kv), st, fail); // a process killed within the flip may have left it in the page cache only
         EBB_TRY_GOTO(ebb_snapshot_drop_below(kv, job->generation), st, fail); // a crash may have left an older one
     } else {
         EBB_TRY_GOTO(s_replay(journal, &l, text), st, fail);

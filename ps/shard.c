@@ -62,9 +62,10 @@ struct ebb_shard {
     uint64_t snapshot_lsn, snapshot_done_ms;
     uint64_t unsaved_bytes; // durability snapshot: gradient bytes since the last one
     bool news, want_full;
-    uint64_t report, report_built_full;
+    uint64_t report, report_built_full, report_answered;
     uint64_t pushes, busy_ns, start_ns;
     uint64_t refused_install;
+    struct group *group; // pushes of the turn under way
     // close handshake
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -612,6 +613,7 @@ static void s_on_report(ebb_shard *s)
         jr.full = s->want_full;
         jr.journal_bytes = s_has_journal(s) ? s->journal.bytes : s->unsaved_bytes;
         jr.skipped = job->skipped;
+        jr.since = s->report_answered;
         size_t most = job->streams.n < REPORT_WATERMARKS_MAX ? job->streams.n : REPORT_WATERMARKS_MAX;
         rows = calloc(most + 1, sizeof(*rows));
         refs = calloc(most + 1, sizeof(*refs));
@@ -724,12 +726,18 @@ static void s_on_skip(ebb_shard *s, const Ebb__StreamSkip *skip)
 
 static void s_on_orders(ebb_shard *s, const ebb_event *e)
 {
+    if (e->msg.env->status == EBB_CLOSED) {
+        // Late words of a dead predecessor can make the coordinator believe that it is the one who lives. As a new process we have the place again.
+        s_fatal(s, EBB_EXIT_RESTART, "the coordinator takes another process for this shard", EBB_CLOSED);
+        return;
+    }
     const Ebb__ShardReportReply *r = e->msg.env->shard_report_reply;
     if (s->job != NULL && e->report == s->report) {
         for (size_t i = 0; i < s->job->streams.n; i++) {
             s->job->streams.at[i].reported_applied = s->job->streams.at[i].sent_applied;
             s->job->streams.at[i].reported_durable = s->job->streams.at[i].sent_durable;
         }
+        s->report_answered = s->report;
         if (s->report_built_full == s->report) {
             s->want_full = false;
         }
@@ -875,37 +883,44 @@ static size_t s_collect(ebb_shard *s, int timeout_ms, ebb_event **events)
     return n;
 }
 
+int ebb_shard_wait_ms(const ebb_shard *s)
+{
+    return s_timeout(s, ebb_clock_ms());
+}
+
+bool ebb_shard_turn(ebb_shard *s, int wait_ms)
+{
+    ebb_event *events[BATCH_MAX];
+    size_t n = s_collect(s, wait_ms, events);
+    uint64_t begin = ebb_clock_ns();
+    s_batch(s, events, n, s->group);
+    for (size_t i = 0; i < n; i++) {
+        s_release(s, &events[i]);
+    }
+    uint64_t now = ebb_clock_ms();
+    if (s->dead) {
+        s_closed(s);
+        return !s->stop;
+    }
+    s_check_disk(s, now);
+    s_sync_timer(s, now);
+    s_snapshot_timer(s, now);
+    if (s->job != NULL) {
+        ebb_pins_expire(&s->job->pins, now);
+    }
+    if (s->news && ebb_inbox_count(s->inbox) == 0) {
+        s->news = false;
+        s->o.news(s->o.arg);
+    }
+    s->busy_ns += ebb_clock_ns() - begin;
+    return !s->stop;
+}
+
 static void *s_main(void *arg)
 {
     ebb_shard *s = arg;
-    ebb_event *events[BATCH_MAX];
-    group *g = calloc(1, sizeof(*g));
-    EBB_ASSERT(g != NULL);
-    while (!s->stop) {
-        size_t n = s_collect(s, s_timeout(s, ebb_clock_ms()), events);
-        uint64_t begin = ebb_clock_ns();
-        s_batch(s, events, n, g);
-        for (size_t i = 0; i < n; i++) {
-            s_release(s, &events[i]);
-        }
-        uint64_t now = ebb_clock_ms();
-        if (s->dead) {
-            s_closed(s);
-            continue;
-        }
-        s_check_disk(s, now);
-        s_sync_timer(s, now);
-        s_snapshot_timer(s, now);
-        if (s->job != NULL) {
-            ebb_pins_expire(&s->job->pins, now);
-        }
-        if (s->news && ebb_inbox_count(s->inbox) == 0) {
-            s->news = false;
-            s->o.news(s->o.arg);
-        }
-        s->busy_ns += ebb_clock_ns() - begin;
+    while (ebb_shard_turn(s, ebb_shard_wait_ms(s))) {
     }
-    free(g);
     s_closed(s);
     return NULL;
 }
@@ -955,7 +970,8 @@ ebb_status ebb_shard_new(const ebb_shard_options *options, ebb_shard **out, char
     s->endpoint = strdup(options->endpoint != NULL ? options->endpoint : "");
     s->start_ns = ebb_clock_ns();
     s->want_full = true;
-    if (s->dir == NULL || s->endpoint == NULL) {
+    s->group = calloc(1, sizeof(*s->group));
+    if (s->dir == NULL || s->endpoint == NULL || s->group == NULL) {
         st = EBB_NOMEM;
         goto fail;
     }
@@ -1046,6 +1062,14 @@ void ebb_shard_close(ebb_shard *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+bool ebb_shard_is_closed(ebb_shard *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool closed = s->closed;
+    pthread_mutex_unlock(&s->lock);
+    return closed;
+}
+
 void ebb_shard_stop(ebb_shard *s)
 {
     if (s->started) {
@@ -1081,6 +1105,7 @@ void ebb_shard_free(ebb_shard **sp)
     ebb_kvstore_close(&s->kv);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
+    free(s->group);
     free(s->dir);
     free(s->endpoint);
     free(s);

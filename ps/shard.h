@@ -36,6 +36,12 @@ ebb_status ebb_shard_new(const ebb_shard_options *options, ebb_shard **out, char
 void ebb_shard_set_endpoint(ebb_shard *s, const char *endpoint); // before start
 ebb_status ebb_shard_start(ebb_shard *s);
 
+// What the thread does, for a caller that is the thread itself (tests/sim): never after start. A turn takes what is in the queue, waiting at most wait_ms
+// for something to come; judges, writes, applies, answers; and looks at the timers. False: told to stop. The next turn is due after wait_ms at the latest.
+bool ebb_shard_turn(ebb_shard *s, int wait_ms);
+int ebb_shard_wait_ms(const ebb_shard *s);
+bool ebb_shard_is_closed(ebb_shard *s); // what EBB_EVENT_CLOSE asks for is done, or the shard is dead
+
 // Any thread. Takes the event on success. A request beyond the bounds: AGAIN; events of our own threads have room kept for them.
 ebb_status ebb_shard_submit_take(ebb_shard *s, ebb_event **e);
 
