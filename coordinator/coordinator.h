@@ -16,7 +16,8 @@
 
 #define EBB_SKIPS_MAX 1024
 #define EBB_REFUSALS_MAX 256
-#define EBB_SKIP_AFTER 3 // refusals of one step before it is skipped
+#define EBB_SKIP_AFTER 3       // refusals of one step before it is skipped
+#define EBB_SKIP_HALF_AFTER 12 // where some shard has applied it
 #define EBB_EVAL_FINAL UINT64_MAX
 
 typedef enum ebb_job_state { EBB_JOB_STARTING, EBB_JOB_RUNNING, EBB_JOB_DRAINING, EBB_JOB_SUCCEEDED, EBB_JOB_FAILED, EBB_JOB_STOPPED } ebb_job_state;

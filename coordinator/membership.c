@@ -46,6 +46,19 @@ ebb_member *ebb_membership_find(ebb_membership *m, const char *name)
     return NULL;
 }
 
+// Names are used once by machines that come and go: the seat of whoever has been gone for longest is given away.
+static ebb_member *s_free_seat(ebb_membership *m)
+{
+    ebb_member *free = NULL;
+    for (size_t i = 0; i < m->n; i++) {
+        ebb_member *w = &m->members[i];
+        if (w->state > EBB_WORKER_DRAINING && (free == NULL || w->seen_ms < free->seen_ms)) {
+            free = w;
+        }
+    }
+    return free;
+}
+
 ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t incarnation, uint64_t now_ms, bool *fresh)
 {
     ebb_member *w = ebb_membership_find(m, name);
@@ -54,10 +67,14 @@ ebb_member *ebb_membership_join(ebb_membership *m, const char *name, uint64_t in
         *fresh = false;
         return NULL;
     }
-    if (w == NULL) {
-        if (m->n >= EBB_WORKERS_MAX) {
+    if (w == NULL && m->n >= EBB_WORKERS_MAX) {
+        w = s_free_seat(m);
+        if (w == NULL) {
             return NULL;
         }
+        memset(w, 0, sizeof(*w));
+        snprintf(w->name, sizeof(w->name), "%s", name);
+    } else if (w == NULL) {
         if (m->n == m->cap) {
             size_t cap = m->cap ? m->cap * 2 : 16;
             ebb_member *grown = realloc(m->members, cap * sizeof(*grown));

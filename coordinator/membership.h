@@ -44,8 +44,11 @@ typedef struct ebb_shard_member {
     uint32_t pid;
     uint64_t seen_ms, version, rss_bytes, journal_bytes, busy_ns, alive_ns;
     double busy;
-    bool known, ready, full; // full: its complete watermarks have arrived since this coordinator started
-    uint64_t full_upto;      // and every change up to that report
+    bool known, ready;
+    bool chained, full; // we have its reports from since = 0 on without a gap, up to `upto`; and nothing was left out for want of room
+    uint64_t upto;
+    uint64_t short_ms, short_reports; // of reports that lack steps which were durable there; 0: the last one does not
+    bool disk_low;
     uint64_t manifest_hash, epoch;
 } ebb_shard_member;
 

@@ -65,7 +65,7 @@ static void s_status_shards(ebb_coordinator *c, uint64_t now_ms, Ebb__StatusRepl
         Ebb__ShardStatus *row = EBB_TRASH_NEW(trash, Ebb__ShardStatus, ebb__shard_status__init);
         uint64_t silent = s->known ? now_ms - s->seen_ms : 0;
         row->shard = i;
-        row->state = !s->known ? "starting" : silent > 2000 ? "silent" : s->ready ? "ready" : "recovering";
+        row->state = !s->known ? "starting" : silent > 2000 ? "silent" : s->disk_low ? "disk low" : s->ready ? "ready" : "recovering";
         row->pid = s->pid;
         row->version = s->version;
         row->endpoint = (char *)s->endpoint;

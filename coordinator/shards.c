@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SHORT_REPORTS 3
+#define SHORT_MS 1000
+
 void ebb_handle_shard_map(ebb_coordinator *c, Ebb__Envelope *reply, ebb_trash *trash)
 {
     if (!ebb_coordinator_shards_ready(c)) {
@@ -41,8 +44,8 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
         ebb_ledger_shard_reset(&c->ledger, q->shard);
         s->incarnation = q->incarnation;
         s->incarnations++;
-        s->full = s->ready = false;
-        s->full_upto = 0;
+        s->full = s->chained = s->ready = false;
+        s->upto = s->short_reports = 0;
         s->busy_ns = s->alive_ns = 0;
         char name[32];
         snprintf(name, sizeof(name), "shard-%u", q->shard);
@@ -53,12 +56,48 @@ static bool s_shard_seen(ebb_coordinator *c, const Ebb__ShardReport *q, uint64_t
     s->seen_ms = now_ms;
     s->pid = q->pid;
     s->rss_bytes = q->rss_bytes;
+    if (s->disk_low != q->disk_low) {
+        char name[32];
+        snprintf(name, sizeof(name), "shard-%u", q->shard);
+        s->disk_low = q->disk_low;
+        ebb_coordinator_event(c, q->disk_low ? "disk-low" : "disk-ok", name, "%" PRIu64 " MiB free: %s", (uint64_t)q->disk_free_bytes >> 20,
+                              q->disk_low ? "pushes wait until there is room again" : "pushes are taken again");
+    }
     snprintf(s->endpoint, sizeof(s->endpoint), "%.250s", q->endpoint);
     // Over at least a second: a shard counts a batch as busy when it is done, so shorter spans say nothing.
     if (q->alive_ns >= s->alive_ns + 1000000000u && q->busy_ns >= s->busy_ns) {
         s->busy = (double)(q->busy_ns - s->busy_ns) / (double)(q->alive_ns - s->alive_ns);
         s->busy_ns = q->busy_ns;
         s->alive_ns = q->alive_ns;
+    }
+    return true;
+}
+
+// A unit is retired once all its steps are durable on every shard, each as an applied push or a skip. A shard that has fewer than that was given another
+// folder, an empty or an older one: going on would train a model of which a part stands still. And a shard that was told of more retired units than we know
+// of tells us that it is our own store which is an older one. A late report may look like that once or twice; a shard that goes on saying so means it.
+static bool s_is_short(ebb_coordinator *c, const Ebb__ShardReport *q, const Ebb__ShardJobReport *job, uint64_t now_ms)
+{
+    ebb_shard_member *s = &c->members.shards[q->shard];
+    uint64_t has = job != NULL ? job->version + job->skipped : 0;
+    bool ours = job != NULL && job->retired_below > c->ledger.retired_below;
+    if (has >= c->ledger.steps_retired && !ours) {
+        s->short_reports = 0;
+        return false;
+    }
+    s->short_ms = s->short_reports++ == 0 ? now_ms : s->short_ms;
+    if (s->short_reports >= SHORT_REPORTS && now_ms - s->short_ms >= SHORT_MS && c->state != EBB_JOB_FAILED) {
+        if (ours) {
+            snprintf(c->reason, sizeof(c->reason), "the coordinator's folder is older than that of shard %u: restore the newer one, or start over",
+                     q->shard);
+        } else {
+            snprintf(c->reason, sizeof(c->reason),
+                     "shard %u has %" PRIu64 " steps, but %" PRIu64
+                     " were durable there: its folder was lost or replaced by an older one; restore it, or start over",
+                     q->shard, has, c->ledger.steps_retired);
+        }
+        c->state = EBB_JOB_FAILED;
+        ebb_coordinator_event(c, "job-failed", c->spec->name, "%s", c->reason);
     }
     return true;
 }
@@ -80,13 +119,18 @@ void ebb_handle_shard_report(ebb_coordinator *c, const Ebb__ShardReport *q, uint
     for (size_t i = 0; i < q->n_jobs; i++) {
         job = q->jobs[i]->job == c->job ? q->jobs[i] : job;
     }
+    if (s_is_short(c, q, job, now_ms)) {
+        ebb_reply_refuse(reply, trash, c->state == EBB_JOB_FAILED ? EBB_CORRUPT : EBB_TRYLATER, "this shard lacks steps that were durable on it");
+        return;
+    }
     if (job != NULL) {
         s->version = job->version;
         s->journal_bytes = job->journal_bytes;
-        // A full report can be a late one, and what was told since then was told to the coordinator before us: then a report that says "since" has a gap.
-        s->full = job->full || (s->full && job->since <= s->full_upto);
-        s->full_upto = s->full && q->report > s->full_upto ? q->report : s->full_upto;
-        r->want_full = !s->full;
+        // What a report leaves out was told in one before, to us or to the coordinator before us: only an unbroken chain from the beginning tells all.
+        s->chained = job->since == 0 || (s->chained && job->since <= s->upto);
+        s->upto = s->chained && q->report > s->upto ? q->report : s->upto;
+        s->full = s->chained && (s->full || job->full);
+        r->want_full = !s->chained;
         for (size_t i = 0; i < job->n_watermarks; i++) {
             const Ebb__Watermark *w = job->watermarks[i];
             ebb_ledger_watermark(&c->ledger, q->shard, w->stream, w->applied, w->durable);

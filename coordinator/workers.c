@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/rng.h"
 
-#define FAIL_SKIPS 16 // so many steps skipped, and
-#define FAIL_SHARE 4  // more than one in so many: the job has failed
+#define EVAL_LEASE (UINT64_C(1) << 63) // training leases count up from 1
+#define FAIL_SKIPS 16                  // so many steps skipped, and
+#define FAIL_SHARE 10                  // more than one in so many: the job has failed
 
 static bool s_name_ok(const char *name)
 {
@@ -159,7 +161,7 @@ void ebb_handle_lease(ebb_coordinator *c, const Ebb__LeaseRequest *q, uint64_t n
     } else if (c->eval.active && !ebb_ledger_holds(&c->ledger, w->name, q->incarnation) &&
                (c->eval.lease == 0 || strcmp(c->eval.worker, w->name) == 0)) {
         if (c->eval.lease == 0) {
-            c->eval.lease = c->ledger.next_lease++;
+            c->eval.lease = EVAL_LEASE | ebb_rng_system() >> 1; // not persisted, so never a number that was given before
             snprintf(c->eval.worker, sizeof(c->eval.worker), "%s", w->name);
         }
         c->eval.deadline_ms = now_ms + c->spec->lease_ms;
@@ -280,6 +282,10 @@ void ebb_handle_leave(ebb_coordinator *c, const Ebb__LeaveRequest *q, Ebb__Envel
 
 void ebb_handle_worker_gone(ebb_coordinator *c, const Ebb__WorkerGone *q, Ebb__Envelope *reply, ebb_trash *trash)
 {
+    if (!s_name_ok(q->worker)) {
+        ebb_reply_refuse(reply, trash, EBB_INVAL, "worker name is not usable");
+        return;
+    }
     bool shard = strncmp(q->worker, "shard-", 6) == 0;
     if (shard || strcmp(q->worker, "coordinator") == 0) { // it holds no lease, and tells of itself when it is back
         ebb_coordinator_event(c, shard ? "shard-died" : "coordinator-died", q->worker, "pid=%u: %.200s", q->pid, q->reason);
@@ -300,6 +306,10 @@ void ebb_handle_worker_gone(ebb_coordinator *c, const Ebb__WorkerGone *q, Ebb__E
 
 void ebb_handle_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, uint64_t request_id, Ebb__Envelope *reply, ebb_trash *trash)
 {
+    if (!s_name_ok(q->worker)) {
+        ebb_reply_refuse(reply, trash, EBB_INVAL, "worker name is not usable");
+        return;
+    }
     Ebb__SkipReply *r = EBB_TRASH_NEW(trash, Ebb__SkipReply, ebb__skip_reply__init);
     reply->body_case = EBB__ENVELOPE__BODY_SKIP_REPLY;
     reply->skip_reply = r;
@@ -336,7 +346,13 @@ void ebb_handle_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, uint64_t req
         return; // the same request, sent again
     }
     row->request_id = request_id;
-    if (++row->count < EBB_SKIP_AFTER || c->n_skips == EBB_SKIPS_MAX) {
+    // Where a shard has the step already, skipping would leave it half applied: others get more chances to compute it.
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < c->spec->shards; i++) {
+        have += u->applied[i] >= q->seq;
+    }
+    uint32_t after = have > 0 ? EBB_SKIP_HALF_AFTER : EBB_SKIP_AFTER;
+    if (++row->count < after || c->n_skips == EBB_SKIPS_MAX) {
         return;
     }
     if (!ebb_coordinator_kept(c, ebb_statestore_put_skip(c->store, q->stream, q->seq, q->reason))) {
@@ -345,7 +361,11 @@ void ebb_handle_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, uint64_t req
     c->skips[c->n_skips++] = (ebb_step_name){.stream = q->stream, .seq = q->seq};
     c->skipped++;
     r->skip = true;
-    ebb_coordinator_event(c, "step-skipped", q->worker, "unit=%" PRIu64 " step=%" PRIu64 ": %.200s", (uint64_t)q->stream, (uint64_t)q->seq,
+    char half[64] = "";
+    if (have > 0) {
+        snprintf(half, sizeof(half), " (but applied on %u of %u shards)", have, c->spec->shards);
+    }
+    ebb_coordinator_event(c, "step-skipped", q->worker, "unit=%" PRIu64 " step=%" PRIu64 "%s: %.200s", (uint64_t)q->stream, (uint64_t)q->seq, half,
                           q->reason);
     // A few bad steps happen. When they are many, what is left is not the training that was asked for.
     if (c->skipped >= FAIL_SKIPS && c->skipped * FAIL_SHARE > ebb_ledger_steps_done(&c->ledger) && c->state == EBB_JOB_RUNNING) {
@@ -360,6 +380,10 @@ void ebb_handle_skip(ebb_coordinator *c, const Ebb__SkipRequest *q, uint64_t req
 
 void ebb_handle_eval_report(ebb_coordinator *c, const Ebb__EvalReport *q, Ebb__Envelope *reply, ebb_trash *trash)
 {
+    if (!s_name_ok(q->worker)) {
+        ebb_reply_refuse(reply, trash, EBB_INVAL, "worker name is not usable");
+        return;
+    }
     if (c->eval.active && c->eval.id == q->eval_id) {
         ebb_eval_point point = {q->eval_id, c->eval.step, q->version, q->loss, q->accuracy, ebb_coordinator_elapsed_s(c)};
         if (!ebb_coordinator_kept(c, ebb_statestore_put_eval(c->store, &point))) {

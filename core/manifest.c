@@ -122,7 +122,7 @@ ebb_status ebb_manifest_seal(ebb_manifest *m)
     for (size_t i = 0; i < m->n_tensors; i++) {
         ebb_tensor *t = &m->tensors[i];
         uint64_t count = (t->numel + m->chunk_elems - 1) / m->chunk_elems;
-        if (chunks + count > UINT32_MAX / 2) {
+        if (chunks + count > EBB_CHUNKS_MAX) {
             return EBB_INVAL;
         }
         t->first_chunk = (uint32_t)chunks;

@@ -229,9 +229,14 @@ ebb_status ebb_socket_recv(ebb_socket *s, ebb_peer *peer, ebb_frames *out)
     EBB_TRY(s_recv_frame(s, &buf, &more));
     ebb_status st = EBB_OK;
     if (s->router) {
-        EBB_ASSERT(peer != NULL && buf->len <= sizeof(peer->id));
-        memcpy(peer->id, buf->data, buf->len);
-        peer->len = (uint8_t)buf->len;
+        EBB_ASSERT(peer != NULL);
+        peer->len = 0;
+        if (buf->len <= sizeof(peer->id)) {
+            memcpy(peer->id, buf->data, buf->len);
+            peer->len = (uint8_t)buf->len;
+        } else {
+            st = EBB_PROTO; // its message is read to the end and dropped
+        }
         ebb_buf_unref(&buf);
     } else {
         st = ebb_frames_add_take(out, &buf);

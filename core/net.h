@@ -17,7 +17,7 @@ typedef struct ebb_socket ebb_socket;
 
 // Routing id of a ROUTER's peer (given by libzmq, valid while the peer is connected).
 typedef struct ebb_peer {
-    uint8_t id[16];
+    uint8_t id[255]; // libzmq makes 5 bytes; a peer may set its own, of up to 255
     uint8_t len;
 } ebb_peer;
 

@@ -97,8 +97,10 @@ ebb_status ebb_rpc_call(ebb_rpc *rpc, Ebb__Envelope *env, const ebb_part *parts,
         }
         if (sent && now >= resend_at) {
             // Silence: the server may have died with our connection half open. A fresh connection is cheap.
+            ebb_socket *fresh = NULL;
+            EBB_TRY(ebb_dealer_open(rpc->net, rpc->endpoint, &fresh));
             ebb_socket_close(&rpc->dealer);
-            EBB_TRY(ebb_dealer_open(rpc->net, rpc->endpoint, &rpc->dealer));
+            rpc->dealer = fresh;
             sent = false;
         }
         if (!sent) {

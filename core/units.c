@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,21 +165,20 @@ ebb_status ebb_data_probe(const char *path, const char *format, uint32_t context
     if (strcmp(format, "none") == 0) {
         return EBB_OK;
     }
-    FILE *f = fopen(path, "rbe");
     struct stat info;
-    if (f == NULL || fstat(fileno(f), &info) != 0) {
+    bool there = stat(path, &info) == 0;
+    if (there && !S_ISREG(info.st_mode)) { // before it is opened: opening a pipe would wait
+        snprintf(why, 512, "%.300s: not a regular file", path);
+        return EBB_CONFIG;
+    }
+    FILE *f = there ? fopen(path, "rbe") : NULL;
+    if (f == NULL) {
         int err = errno;
         snprintf(why, 512, "%.300s: %s", path, strerror(err));
-        if (f != NULL) {
-            fclose(f);
-        }
         return err == ENOENT || err == ENOTDIR ? EBB_NOENT : EBB_IO;
     }
     ebb_status st;
-    if (!S_ISREG(info.st_mode)) {
-        snprintf(why, 512, "%.300s: not a regular file", path);
-        st = EBB_CONFIG;
-    } else if (info.st_size == 0) {
+    if (info.st_size == 0) {
         snprintf(why, 512, "%.300s: the file is empty", path);
         st = EBB_CONFIG;
     } else {

@@ -241,6 +241,7 @@ bool ebb_optimizer_look_ahead(const ebb_optimizer *o, uint32_t group, uint64_t v
         return false;
     }
     double sum = beta < 1.0 ? beta * (1.0 - pow(beta, versions)) / (1.0 - beta) : versions;
+    sum *= o->kind == EBB_OPTIMIZER_MOMENTUM && o->nesterov ? beta : 1.0;
     double step = o->lr * ebb_optimizer_schedule(o, version) * o->lr_scale[group] * (double)weight * sum;
     if (adam) {
         double bias1 = 1.0 - pow(o->beta1, (double)version), bias2 = 1.0 - pow(o->beta2, (double)version);

@@ -54,7 +54,8 @@ ebb_status ebb_optimizer_init(ebb_optimizer *o, const Ebb__OptimizerSpec *spec, 
 double ebb_optimizer_schedule(const ebb_optimizer *o, uint64_t version);
 
 // Where the momentum alone will have carried the parameters after `versions` more updates (>= 0, may be fractional), as if no gradient came:
-//   p - lr K m,  K = b1 + b1^2 + ... + b1^versions = b1 (1 - b1^versions) / (1 - b1),  m the normalized first moment (adam) or b (momentum).
+//   p - lr K m,  K = b1 + b1^2 + ... + b1^versions = b1 (1 - b1^versions) / (1 - b1),  m the normalized first moment (adam) or b (momentum;
+// with nesterov each of its steps is one power of mu further: K is multiplied by mu).
 // A gradient computed there fits the parameters it will be applied to better than one computed at p (weight prediction, arXiv 1809.02839 and 1911.04610);
 // docs/consistency.md has what it does to stability. version: the parameters'. out: numel floats that don't overlap in. False, and out untouched, where
 // nothing moves: no momentum, version 0, versions 0.

@@ -54,6 +54,7 @@ struct ebb_shard {
     _Atomic size_t waiting_requests, waiting_bytes;
     // the thread's own
     bool stop, dead, closing, disk_low;
+    uint64_t disk_free_bytes; // at the last look; 0: not looked yet
     bool syncing;
     uint64_t sync_due_ms; // 0: nothing to sync
     uint64_t disk_check_ms, last_push_ms;
@@ -61,8 +62,8 @@ struct ebb_shard {
     bool snapshot_ordered;
     uint64_t snapshot_lsn, snapshot_done_ms;
     uint64_t unsaved_bytes; // durability snapshot: gradient bytes since the last one
-    bool news, want_full;
-    uint64_t report, report_built_full, report_answered;
+    bool news;
+    uint64_t report, report_answered; // the last one made, and answered; 0: the next one begins a chain
     uint64_t pushes, busy_ns, start_ns;
     uint64_t refused_install;
     struct group *group; // pushes of the turn under way
@@ -474,6 +475,22 @@ static void s_on_snapshot(ebb_shard *s, ebb_event *e)
     s_snapshot_abandon(s);
 }
 
+// Parameters and optimizer slots.
+static uint64_t s_state_bytes(const ebb_shard *s)
+{
+    uint64_t numel = 0;
+    for (uint32_t i = 0; s->job != NULL && i < s->job->chunk_count; i++) {
+        numel += s->job->chunks[i].numel;
+    }
+    return s->job != NULL ? numel * (1 + s->job->optimizer.slots) * sizeof(float) : 0;
+}
+
+// RocksDB may abort on a full disk, so a snapshot isn't begun that might fill it.
+static bool s_has_room(const ebb_shard *s)
+{
+    return s->o.disk_reserve_bytes == 0 || s->disk_free_bytes == 0 || s->disk_free_bytes >= s->o.disk_reserve_bytes / 4 + 2 * s_state_bytes(s);
+}
+
 static bool s_snapshot_due(const ebb_shard *s, uint64_t now)
 {
     const Ebb__JobSpec *spec = s->job->install->spec;
@@ -497,11 +514,15 @@ static void s_closed(ebb_shard *s)
 
 static void s_snapshot_timer(ebb_shard *s, uint64_t now)
 {
-    if (s->job != NULL && !s->snap.active && s_snapshot_due(s, now)) {
+    bool room = s_has_room(s);
+    if (s->job != NULL && !s->snap.active && room && s_snapshot_due(s, now)) {
         s_snapshot_start(s, now);
     }
-    if (s->closing && (s->job == NULL || (!s->snap.active && s->job->lsn == s->snapshot_lsn))) {
-        if (s->job != NULL) {
+    bool saved = s->job == NULL || (!s->snap.active && s->job->lsn == s->snapshot_lsn);
+    if (s->closing && (saved || (!s->snap.active && !room))) { // without room for a last snapshot: the journal has it, or it is computed again
+        if (!saved) {
+            EBB_LOG(WARN, "shard", "no-last-snapshot", "free_bytes=%llu why=\"the disk is nearly full\"", (unsigned long long)s->disk_free_bytes);
+        } else if (s->job != NULL) {
             ebb_streams_all_durable(&s->job->streams); // pushes are refused, and all before the snapshot's end was synced with it
         }
         s_closed(s);
@@ -601,6 +622,8 @@ static void s_on_report(ebb_shard *s)
     r.pushes = s->pushes;
     r.busy_ns = s->busy_ns;
     r.alive_ns = ebb_clock_ns() - s->start_ns;
+    r.disk_low = s->disk_low;
+    r.disk_free_bytes = s->disk_free_bytes;
     if (job != NULL) {
         r.n_jobs = 1;
         r.jobs = jobs;
@@ -610,7 +633,8 @@ static void s_on_report(ebb_shard *s)
         jr.first_chunk = job->first_chunk;
         jr.chunk_count = job->chunk_count;
         jr.version = job->version;
-        jr.full = s->want_full;
+        jr.full = true;
+        jr.retired_below = job->streams.retired_below;
         jr.journal_bytes = s_has_journal(s) ? s->journal.bytes : s->unsaved_bytes;
         jr.skipped = job->skipped;
         jr.since = s->report_answered;
@@ -622,7 +646,12 @@ static void s_on_report(ebb_shard *s)
             st->sent_applied = st->reported_applied;
             st->sent_durable = st->reported_durable;
             bool changed = st->applied != st->reported_applied || st->durable != st->reported_durable;
-            if ((!changed && !s->want_full) || jr.n_watermarks == most) {
+            if (!changed) {
+                continue;
+            }
+            if (jr.n_watermarks == most) {
+                jr.full = false; // the rest follows in the next one
+                s->news = true;
                 continue;
             }
             Ebb__Watermark *w = &rows[jr.n_watermarks];
@@ -634,7 +663,6 @@ static void s_on_report(ebb_shard *s)
         }
         jr.watermarks = refs;
     }
-    s->report_built_full = jr.full ? s->report : s->report_built_full;
     ProtobufCMessage *copy = NULL;
     if (ebb_pb_dup(&env.base, &copy) == EBB_OK) {
         s->o.report(s->o.arg, (Ebb__Envelope *)copy, s->report);
@@ -643,6 +671,16 @@ static void s_on_report(ebb_shard *s)
     }
     free(rows);
     free(refs);
+}
+
+// The next report begins a new chain, with every stream that has anything.
+static void s_report_all(ebb_shard *s)
+{
+    s->report_answered = 0;
+    s->news = true;
+    for (size_t i = 0; s->job != NULL && i < s->job->streams.n; i++) {
+        s->job->streams.at[i].reported_applied = s->job->streams.at[i].reported_durable = 0;
+    }
 }
 
 static void s_on_install(ebb_shard *s, const Ebb__ShardInstall *in, const ebb_msg *msg)
@@ -679,7 +717,7 @@ static void s_on_install(ebb_shard *s, const Ebb__ShardInstall *in, const ebb_ms
             return;
         }
         s->job = job;
-        s->want_full = s->news = true;
+        s_report_all(s);
         s->snapshot_done_ms = s->last_push_ms = ebb_clock_ms();
         EBB_LOG(INFO, "shard", "installed", "job=%016llx epoch=%llu first_chunk=%u chunks=%u optimizer=%s durability=%s", (unsigned long long)job->id,
                 (unsigned long long)job->epoch, job->first_chunk, job->chunk_count, in->spec->optimizer->name, in->spec->durability);
@@ -738,9 +776,6 @@ static void s_on_orders(ebb_shard *s, const ebb_event *e)
             s->job->streams.at[i].reported_durable = s->job->streams.at[i].sent_durable;
         }
         s->report_answered = s->report;
-        if (s->report_built_full == s->report) {
-            s->want_full = false;
-        }
     }
     if (r->install != NULL) {
         s_on_install(s, r->install, &e->msg);
@@ -752,7 +787,7 @@ static void s_on_orders(ebb_shard *s, const ebb_event *e)
         s_on_skip(s, r->skips[i]);
     }
     if (r->want_full) {
-        s->want_full = s->news = true;
+        s_report_all(s);
     }
     s->snapshot_ordered |= r->snapshot;
     if (r->shutdown) {
@@ -770,9 +805,12 @@ static void s_check_disk(ebb_shard *s, uint64_t now)
     }
     s->disk_check_ms = now + DISK_CHECK_MS;
     uint64_t room = (uint64_t)v.f_bavail * v.f_frsize;
-    bool low = room < s->o.disk_reserve_bytes;
+    s->disk_free_bytes = room;
+    // A snapshot writes the whole state, into the log and then into tables, and only after it the journal's space comes back: room for one is kept as well.
+    bool low = room < s->o.disk_reserve_bytes + 2 * s_state_bytes(s);
     if (low != s->disk_low) {
         s->disk_low = low;
+        s->news = true;
         if (low) {
             EBB_LOG(ERROR, "shard", "disk-low", "dir=%s free_bytes=%llu reserve_bytes=%llu", s->dir, (unsigned long long)room,
                     (unsigned long long)s->o.disk_reserve_bytes);
@@ -941,6 +979,9 @@ static void s_sync_done(void *arg, ebb_status st)
     if (ebb_event_new(EBB_EVENT_SYNCED, &e) == EBB_OK) {
         e->status = st;
         s_internal(arg, e);
+    } else { // unsaid, nothing would become durable any more
+        ebb_shard *s = arg;
+        s->o.fatal(s->o.arg, EBB_EXIT_RESTART, "out of memory");
     }
 }
 
@@ -951,7 +992,9 @@ static void s_snapshot_done(void *arg, ebb_snapshot_work *w)
         e->work = w;
         s_internal(arg, e);
     } else {
+        ebb_shard *s = arg;
         ebb_snapshot_work_free(&w);
+        s->o.fatal(s->o.arg, EBB_EXIT_RESTART, "out of memory");
     }
 }
 
@@ -969,7 +1012,6 @@ ebb_status ebb_shard_new(const ebb_shard_options *options, ebb_shard **out, char
     s->dir = strdup(options->dir);
     s->endpoint = strdup(options->endpoint != NULL ? options->endpoint : "");
     s->start_ns = ebb_clock_ns();
-    s->want_full = true;
     s->group = calloc(1, sizeof(*s->group));
     if (s->dir == NULL || s->endpoint == NULL || s->group == NULL) {
         st = EBB_NOMEM;

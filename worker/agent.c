@@ -168,6 +168,7 @@ void ebb_agent_stop(ebb_agent **ap, uint32_t grace_ms)
 
 void ebb_agent_hold(ebb_agent *a, uint64_t lease)
 {
+    a->lost = 0;
     a->held = lease;
 }
 

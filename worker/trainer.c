@@ -259,6 +259,10 @@ static bool s_pull(ebb_trainer *t, unit *u)
 // This step cannot be computed now: once more with fresh parameters, and after the third time the coordinator decides.
 static void s_bad(ebb_trainer *t, unit *u, uint64_t seq, const char *what)
 {
+    s_settle(t, u, 0); // the steps before it first: if one of them is bad itself, this one's turn has not come
+    if (u->next != seq || u->n > 0) {
+        return;
+    }
     u->bad_tries = u->bad_seq == seq ? u->bad_tries + 1 : 1;
     u->bad_seq = seq;
     u->next = seq;
@@ -266,10 +270,6 @@ static void s_bad(ebb_trainer *t, unit *u, uint64_t seq, const char *what)
     u->pull = true;
     EBB_LOG(WARN, "worker", "step-failed", "stream=%" PRIu64 " seq=%" PRIu64 " try=%u reason=\"%s\"", u->lease->stream, seq, u->bad_tries, what);
     if (u->bad_tries < BAD_TRIES) {
-        return;
-    }
-    s_settle(t, u, 0); // the steps before it first
-    if (u->next != seq || u->n > 0) {
         return;
     }
     bool skip = false;

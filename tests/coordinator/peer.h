@@ -188,7 +188,7 @@ static inline void peer_status(peer *p, ebb_msg *reply)
 #define PEER_UNITS 64
 typedef struct peer_shard {
     uint32_t number;
-    uint64_t incarnation, report, epoch, hash, version;
+    uint64_t incarnation, report, epoch, hash;
     uint32_t first_chunk, chunk_count;
     uint64_t applied[PEER_UNITS], durable[PEER_UNITS];
     bool full; // the next report is complete
@@ -215,8 +215,9 @@ static inline ebb_status peer_report(peer *p, peer_shard *s)
     job.epoch = s->epoch;
     job.first_chunk = s->first_chunk;
     job.chunk_count = s->chunk_count;
-    job.version = s->version;
-    job.full = s->full;
+    job.full = true;
+    job.since = s->full ? 0 : s->report - 1;
+    job.retired_below = s->retired_below;
     job.watermarks = refs;
     for (uint64_t u = 0; u < PEER_UNITS; u++) {
         if (s->applied[u] > 0) {
@@ -225,6 +226,7 @@ static inline ebb_status peer_report(peer *p, peer_shard *s)
             w->stream = u;
             w->applied = s->applied[u];
             w->durable = s->durable[u];
+            job.version += s->applied[u];
             refs[job.n_watermarks++] = w;
         }
     }

@@ -21,6 +21,7 @@ typedef struct world {
     uint64_t now;
     peer peer;
     peer_shard shard[2];
+    bool frozen; // the shards keep what they were told of retired units
 } world;
 
 static void s_ask(void *arg, Ebb__Envelope *env, const ebb_part *part, ebb_msg *reply)
@@ -118,6 +119,19 @@ static void s_pass(world *w, uint64_t ms)
         }
         ebb_coordinator_tick(w->c, w->now);
         CHECK_OK(w->c->failure);
+    }
+}
+
+static void s_fail_soon(world *w)
+{
+    for (int i = 0; i < 60; i++) {
+        w->now += 50;
+        for (int k = 0; k < 2; k++) {
+            uint64_t told = w->shard[k].retired_below;
+            peer_report(&w->peer, &w->shard[k]);
+            w->shard[k].retired_below = w->frozen ? told : w->shard[k].retired_below;
+        }
+        ebb_coordinator_tick(w->c, w->now);
     }
 }
 
@@ -475,6 +489,65 @@ static void test_coordinator_skips_after_three_refusals(void **state)
     peer_status(p, &r);
     assert_int_equal(r.env->status_reply->steps_skipped, 1);
     ebb_msg_fini(&r);
+    s_fini(&w);
+}
+
+// A shard that comes back with less than was durable on it was given another folder. The job must not go on, let alone succeed.
+static void test_coordinator_notices_a_lost_folder(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        world w;
+        s_init(&w, s_counter);
+        peer *p = &w.peer;
+        s_run(&w);
+        for (uint64_t u = 0; u < 2; u++) {
+            Ebb__LeaseReply a = peer_lease(p, "w0", 1);
+            s_apply(&w, u, 10, 10);
+            peer_return(p, "w0", 1, a.lease, 10);
+            s_pass(&w, 100);
+        }
+        assert_int_equal(w.c->ledger.steps_retired, 20);
+        if (kind == 0) { // an empty one
+            memset(w.shard[1].durable, 0, sizeof(w.shard[1].durable));
+            w.shard[1].hash = 0;
+            peer_shard_restart(&w.shard[1], 555);
+        } else if (kind == 1) { // an older one
+            w.shard[1].durable[1] = 3;
+            peer_shard_restart(&w.shard[1], 555);
+        } else { // the coordinator's own is the older one
+            w.shard[0].retired_below = w.shard[1].retired_below = 9;
+            w.frozen = true;
+        }
+        uint64_t before = w.shard[1].hash;
+        s_fail_soon(&w);
+        assert_int_equal(w.c->state, EBB_JOB_FAILED);
+        assert_non_null(strstr(w.c->reason, kind == 2 ? "coordinator's folder is older" : "shard 1"));
+        assert_true(w.shard[1].hash == before); // no install order: it is not made anew over what may be restored
+        assert_int_equal(peer_lease(p, "w0", 1).kind, EBB__LEASE_KIND__LEASE_FINISHED);
+        s_fini(&w);
+    }
+}
+
+// Reports reach a coordinator with a hole in them (an earlier one got those before): it asks for the whole chain again, and only then calls the shard ready.
+static void test_coordinator_wants_an_unbroken_chain(void **state)
+{
+    (void)state;
+    world w;
+    s_init(&w, s_counter);
+    s_run(&w);
+    assert_true(w.c->members.shards[0].full && w.c->members.shards[0].chained);
+    uint64_t upto = w.c->members.shards[0].upto;
+    w.shard[0].report += 5; // five reports were answered by somebody else
+    w.shard[0].full = false;
+    CHECK_OK(peer_report(&w.peer, &w.shard[0]));
+    assert_false(w.c->members.shards[0].chained);
+    assert_true(w.shard[0].full); // asked to begin again
+    CHECK_OK(peer_report(&w.peer, &w.shard[0]));
+    assert_true(w.c->members.shards[0].chained && w.c->members.shards[0].full && w.c->members.shards[0].upto > upto + 5);
+    assert_false(w.shard[0].full);
+    CHECK_OK(peer_report(&w.peer, &w.shard[0])); // since the last one
+    assert_true(w.c->members.shards[0].chained);
     s_fini(&w);
 }
 
@@ -843,6 +916,8 @@ int main(void)
         cmocka_unit_test(test_coordinator_finishes),
         cmocka_unit_test(test_coordinator_restart_keeps_leases),
         cmocka_unit_test(test_coordinator_repeats_what_a_shard_lost),
+        cmocka_unit_test(test_coordinator_notices_a_lost_folder),
+        cmocka_unit_test(test_coordinator_wants_an_unbroken_chain),
         cmocka_unit_test(test_coordinator_fails_when_many_steps_are_bad),
         cmocka_unit_test(test_coordinator_watches_the_loss),
         cmocka_unit_test(test_coordinator_scales),

@@ -83,9 +83,39 @@ static void test_membership_rates_over_a_window(void **state)
     ebb_membership_fini(&m);
 }
 
+// Spot workers have a new name each. When all seats were used, the longest gone gives up his; the living never do.
+static void test_membership_gives_seats_away(void **state)
+{
+    (void)state;
+    ebb_membership m;
+    bool fresh;
+    char name[32];
+    CHECK_OK(ebb_membership_init(&m, 1));
+    assert_non_null(ebb_membership_join(&m, "stays", 1, 1, &fresh));
+    for (uint64_t i = 0; i < EBB_WORKERS_MAX + 500; i++) {
+        snprintf(name, sizeof(name), "spot-%d", (int)i);
+        ebb_member *w = ebb_membership_join(&m, name, 100 + i, 10 + i, &fresh);
+        assert_non_null(w);
+        assert_true(fresh && w->incarnations == 1);
+        if (i % 100 != 7) {
+            ebb_membership_end(w, EBB_WORKER_LOST);
+        }
+    }
+    assert_int_equal(m.n, EBB_WORKERS_MAX);
+    assert_int_equal(ebb_membership_find(&m, "stays")->incarnation, 1);
+    assert_non_null(ebb_membership_find(&m, "spot-7"));
+    assert_null(ebb_membership_find(&m, "spot-0"));
+    for (size_t i = 0; i < m.n; i++) {
+        m.members[i].state = EBB_WORKER_RUNNING;
+    }
+    assert_null(ebb_membership_join(&m, "one-more", 5, 99999, &fresh)); // all live
+    ebb_membership_fini(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_membership_gives_seats_away),
         cmocka_unit_test(test_membership_seats_incarnations),
         cmocka_unit_test(test_membership_rates_over_a_window),
     };

@@ -129,12 +129,22 @@ static void test_manifest_refuses_nonsense(void **state)
     ebb_manifest_free(&m);
 }
 
+// A few bytes must not stand for gigabytes: the number of chunks is bounded.
+static void test_manifest_bounds_the_chunks(void **state)
+{
+    (void)state;
+    static const uint8_t packed[] = {0x08, 0x01, 0x12, 0x09, 0x0a, 0x01, 'a',
+                                     0x1a, 0x04, 0x80, 0x80, 0x80, 0x40}; // chunk_elems 1, one tensor of 2^27
+    ebb_manifest *m = NULL;
+    assert_int_not_equal(ebb_manifest_unpack(packed, sizeof(packed), &m), EBB_OK);
+    assert_null(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_manifest_chunks_cover_all),
-        cmocka_unit_test(test_manifest_packs_and_hashes),
-        cmocka_unit_test(test_manifest_init_ignores_chunking),
+        cmocka_unit_test(test_manifest_bounds_the_chunks), cmocka_unit_test(test_manifest_chunks_cover_all),
+        cmocka_unit_test(test_manifest_packs_and_hashes),  cmocka_unit_test(test_manifest_init_ignores_chunking),
         cmocka_unit_test(test_manifest_refuses_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -125,6 +125,40 @@ def case_resume(args, scratch):
     check(run.status()["steps_retired"] == 2500, "not all steps were retired")
 
 
+def case_lost_folder(args, scratch):
+    """A shard whose folder was lost, or replaced by an older copy, must not be trained on: the run fails and says so, and goes on once the folder is back."""
+    run = Run(args, scratch / "run", ROOT / "examples/counter.yaml", "--steps", 2000).start()
+    try:
+        until(lambda: (run.status() or {}).get("steps_retired", 0) > 200, 60, "200 retired steps")
+        run.process.send_signal(signal.SIGINT)
+        check(run.wait(30) == 130, "Ctrl-C did not drain")
+        kept = scratch / "kept"
+        for lost in ("empty", "older"):
+            shutil.move(run.folder / "shard-1", kept)
+            if lost == "older":
+                shutil.copytree(scratch / "older", run.folder / "shard-1")
+            run.resume()
+            code = run.wait(60)
+            text = run.output.read_text(errors="replace")
+            print(f"{lost}: {code} {text.strip().splitlines()[-1]}")
+            check(code == 65 and "shard 1" in text and "folder was lost or replaced" in text, f"a run with an {lost} folder of shard 1 ended with {code}")
+            shutil.rmtree(run.folder / "shard-1")
+            shutil.move(kept, run.folder / "shard-1")
+            if lost == "empty":
+                shutil.copytree(run.folder / "shard-1", scratch / "older")
+                run.resume()
+                before = until(run.status, 30, "an answer")["steps_retired"]
+                until(lambda: (run.status() or {}).get("steps_retired", 0) > before + 200, 60, "200 more retired steps")
+                run.process.send_signal(signal.SIGINT)
+                check(run.wait(30) == 130, "Ctrl-C did not drain")
+        run.resume()
+        run.finish(120)
+        tensors, _ = run.export(scratch / "count.safetensors")
+    finally:
+        run.stop()
+    check({v for _, values in tensors.values() for v in values} == {2000.0}, "a parameter does not count 2000 steps")
+
+
 def case_scale(args, scratch):
     """A job with workers {min: 1, max: 3} whose one worker computes all the time gets more; `ebb explain` says why; a coordinator that dies keeps the number."""
     job = gpt_job(scratch, 50000)

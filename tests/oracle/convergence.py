@@ -9,7 +9,7 @@ and clipping.
      learning rate is one that four workers bear (docs/consistency.md says why and which).
 
     tests/oracle/convergence.py            # 118,016 parameters, 2000 steps: about a minute (ctest oracle.convergence)
-    tests/oracle/convergence.py --full     # the model of examples/kjv-gpt.yaml, 4000 steps: a quarter of an hour
+    tests/oracle/convergence.py --full     # the model of examples/kjv-gpt.yaml, 12,000 steps at 1e-3: about an hour
 """
 import argparse
 import json
@@ -123,11 +123,11 @@ def body(args, scratch):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument("--full", action="store_true", help="the model of examples/kjv-gpt.yaml, 4000 steps (about a quarter of an hour)")
+    parser.add_argument("--full", action="store_true", help="the model of examples/kjv-gpt.yaml, 12,000 steps at rate 1e-3 (about an hour)")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--lr", type=float, help="default: 3e-4, with --full 1e-3")
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--compare", type=int, default=200, help="steps whose losses are compared (default: %(default)s)")
     parser.add_argument("--workers", type=int, nargs="*")
@@ -136,6 +136,7 @@ if __name__ == "__main__":
     parser.add_argument("--timeout", type=float, default=1800, help="seconds one job may take (default: %(default)s)")
     arguments = parser.parse_args()
     arguments.workers = arguments.workers or [2, 4]
-    arguments.steps = arguments.steps or (4000 if arguments.full else 2000)
+    arguments.steps = arguments.steps or (12000 if arguments.full else 2000)
+    arguments.lr = arguments.lr or (1e-3 if arguments.full else 3e-4)
     arguments.batch = arguments.batch or (16 if arguments.full else 8)
     sys.exit(main(lambda scratch: body(arguments, scratch), arguments, "convergence"))

@@ -63,6 +63,8 @@ def ahead(c, t, p, slots, weight):
     steps = [beta ** i for i in range(1, whole + 1)]
     if c["ahead"] > whole:  # between two whole numbers of updates: the same curve
         steps = [beta * (1 - beta ** c["ahead"]) / (1 - beta)]
+    if c["nesterov"]:  # a step without gradient moves by mu b of the decayed b
+        steps = [beta * step for step in steps]
     return p - lr * math.fsum(steps) * direction
 
 

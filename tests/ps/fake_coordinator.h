@@ -41,8 +41,8 @@ static inline void fake_coordinator_note(fake_coordinator *c, const Ebb__ShardRe
         c->version = j->version;
         c->skipped = j->skipped;
         c->journal_bytes = j->journal_bytes;
-        assert_true(!restarted || j->full); // the first report of a process is complete
-        if (j->full) {
+        assert_true(!restarted || j->since == 0); // the first report of a process begins at the beginning
+        if (j->since == 0) {
             memset(c->applied, 0, sizeof(c->applied));
             memset(c->durable, 0, sizeof(c->durable));
         }

@@ -11,7 +11,7 @@
     X(DEDUP_OFF, "dedup-off", 20, "a push that was applied already is applied again as the next step")                               \
     X(RETIRE_ON_APPLIED, "retire-on-applied", 20, "shards report what is applied as durable")                                        \
     X(RECOVERY_SKIPS_NEWEST, "recovery-skips-newest", 20, "a restarted shard does not see the newest journal record")                \
-    X(FORGETS_LAST_BATCH, "forgets-last-batch", 200, "kill -9 takes the newest batch back, watermark and all")                       \
+    X(FORGETS_LAST_BATCH, "forgets-last-batch", 60, "kill -9 takes the newest batch back, watermark and all")                        \
     X(SYNC_LIES, "sync-lies", 20, "a sync returns before anything is on disk")                                                       \
     X(TORN_BATCH, "torn-batch", 20, "power loss can leave half a batch")                                                             \
     X(RETIRED_SET_LOST, "retired-set-lost", 20, "the retired set is never written")                                                  \

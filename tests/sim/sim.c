@@ -13,6 +13,7 @@
 #define PATIENCE_US (180 * 1000 * MS) // after the last fault
 #define EVENTS_MAX 3000000
 #define SEAT_AGAIN_MS 300
+#define BAD_STEPS_MAX 10 // with more a job may rightly fail
 
 sim *sim_now;
 
@@ -321,6 +322,18 @@ static void s_configure_network(sim *s)
     c->recovery_ppm = (uint32_t)dice_below(d, 300000);
 }
 
+static uint32_t s_bad_steps(const sim *s)
+{
+    uint32_t n = 0;
+    ebb_unit unit;
+    for (uint64_t u = 0; u < s->plan.units_total && ebb_plan_unit(&s->plan, u, &unit) == EBB_OK; u++) {
+        for (uint64_t seq = 1; seq <= unit.steps; seq++) {
+            n += sim_step_is_bad(s, u, seq) != 0;
+        }
+    }
+    return n;
+}
+
 static void s_configure_job(sim *s)
 {
     static const char *const levels[] = {"journal", "fsync", "snapshot"};
@@ -351,6 +364,9 @@ static void s_configure_job(sim *s)
         c->train_samples = (uint32_t)c->steps;
         st = ebb_plan_init(&s->plan, c->train_samples, 1, c->unit_steps, c->steps, s->seed);
         EBB_ASSERT(st == EBB_OK && s->plan.units_total <= SIM_UNITS);
+    }
+    while (s_bad_steps(s) > BAD_STEPS_MAX) {
+        c->bad_ppm /= 2;
     }
 }
 

@@ -50,6 +50,27 @@ static void test_safetensors_round_trip(void **state)
 }
 
 // A file that cannot be written leaves nothing behind, and an older file as it was.
+// Through a link the file behind it is replaced, as a whole; the link stays.
+static void test_safetensors_write_follows_links(void **state)
+{
+    (void)state;
+    scratch s;
+    char why[512], real[256];
+    float one = 1;
+    ebb_st_tensor t = {.name = "a", .ndim = 1, .ne = {1}, .numel = 1, .data = &one};
+    scratch_init(&s);
+    snprintf(real, sizeof(real), "%s", scratch_text(&s, "real", "old"));
+    assert_int_equal(symlink(real, scratch_path(&s, "link")), 0);
+    CHECK_OK(ebb_safetensors_write(scratch_path(&s, "link"), &t, 1, NULL, 0, why));
+    struct stat info;
+    assert_int_equal(lstat(scratch_path(&s, "link"), &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    ebb_st_file f;
+    CHECK_OK(ebb_safetensors_open(real, &f, why));
+    ebb_safetensors_close(&f);
+    scratch_fini(&s);
+}
+
 static void test_safetensors_write_fails_whole(void **state)
 {
     (void)state;
@@ -61,7 +82,9 @@ static void test_safetensors_write_fails_whole(void **state)
     CHECK_ERR(ebb_safetensors_write(scratch_path(&s, "none/m.safetensors"), &t, 1, NULL, 0, why), EBB_IO);
     assert_non_null(strstr(why, "none/m.safetensors"));
     assert_int_equal(mkdir(scratch_path(&s, "folder"), 0755), 0);
-    CHECK_ERR(ebb_safetensors_write(scratch_path(&s, "folder"), &t, 1, NULL, 0, why), EBB_IO);
+    CHECK_ERR(ebb_safetensors_write(scratch_path(&s, "folder"), &t, 1, NULL, 0, why), EBB_CONFIG);
+    CHECK_ERR(ebb_safetensors_write("/dev/null", &t, 1, NULL, 0, why), EBB_CONFIG); // a device is not replaced by a file
+    assert_non_null(strstr(why, "/dev/null"));
     assert_int_not_equal(access(scratch_path(&s, "folder.part"), F_OK), 0);
     scratch_fini(&s);
 }
@@ -245,6 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_safetensors_round_trip),
+        cmocka_unit_test(test_safetensors_write_follows_links),
         cmocka_unit_test(test_safetensors_write_fails_whole),
         cmocka_unit_test(test_safetensors_refuses_hostile_headers),
         cmocka_unit_test(test_safetensors_refuses_wrong_lengths),

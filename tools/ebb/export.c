@@ -63,7 +63,7 @@ static uint32_t s_shards(const ebb_rundir *dir)
 }
 
 // A run that isn't live: its coordinator and shards are started for the while, without workers.
-static ebb_status s_export_stopped(ebb_rundir *dir, const char *endpoint, const arguments *a, uint64_t *version, char *why)
+static ebb_status s_export_stopped(ebb_rundir *dir, const arguments *a, uint64_t *version, char *why)
 {
     EBB_TRY(ebb_rundir_lock(dir, why));
     ebb_supervisor *s = malloc(sizeof(*s));
@@ -71,6 +71,8 @@ static ebb_status s_export_stopped(ebb_rundir *dir, const char *endpoint, const 
         return EBB_NOMEM;
     }
     ebb_status st = ebb_rundir_create(dir, why);
+    char endpoint[PATH_MAX]; // create may have put the sockets elsewhere
+    ebb_rundir_endpoint(dir, "coordinator", endpoint, sizeof(endpoint));
     if (st == EBB_OK) {
         st = ebb_supervisor_init(s, dir, NULL, why);
     }
@@ -120,8 +122,7 @@ int ebb_verb_export(int argc, char **argv)
     }
     ebb_process_signals();
     ebb_rundir_endpoint(&dir, "coordinator", endpoint, sizeof(endpoint));
-    st = ebb_rundir_is_live(&dir) ? ebb_fetch_model(endpoint, a.out, a.optimizer, 30000, &version, why)
-                                  : s_export_stopped(&dir, endpoint, &a, &version, why);
+    st = ebb_rundir_is_live(&dir) ? ebb_fetch_model(endpoint, a.out, a.optimizer, 30000, &version, why) : s_export_stopped(&dir, &a, &version, why);
     if (st != EBB_OK && ebb_stop_requested > 0) {
         fprintf(stderr, "stopped; %s was not written\n", a.out);
         return 128 + ebb_stop_signal;

@@ -28,6 +28,7 @@
 #define LINE_EVERY_MS 5000
 #define DRAIN_MS 8000 // longest orderly end, from its beginning; then SIGTERM, then SIGKILL
 #define GRACE_MS 2000 // between those two
+#define FAILED_GRACE_MS 6000
 
 typedef struct arguments {
     const char *job, *dir, *data;
@@ -742,10 +743,14 @@ static int s_run(run *r)
         s_write_results(r);
         s_write_end(r, "SUCCEEDED");
     }
-    if (!r->ending) {
-        s_begin_end(r, succeeded ? "finished" : "failed");
+    if (r->failed) { // nobody may be there to give or to take the order to drain
+        ebb_supervisor_end(&r->sup, FAILED_GRACE_MS);
+    } else {
+        if (!r->ending) {
+            s_begin_end(r, "finished");
+        }
+        s_wait_down(r);
     }
-    s_wait_down(r);
     s_erase(r);
     ebb_rundir_remove_sockets(&r->dir);
     if (succeeded) {

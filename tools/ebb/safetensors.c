@@ -40,7 +40,16 @@ static json_t *s_header(const ebb_st_tensor *tensors, size_t n, const ebb_st_met
 
 ebb_status ebb_safetensors_write(const char *path, const ebb_st_tensor *tensors, size_t n, const ebb_st_meta *meta, size_t n_meta, char *why)
 {
-    char part[PATH_MAX];
+    // A file is replaced as a whole; a link's target is what is meant; a device or pipe must not be replaced by a file.
+    char part[PATH_MAX], target[PATH_MAX];
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        snprintf(why, 512, "%.400s is not a regular file: name a file to write", path);
+        return EBB_CONFIG;
+    }
+    if (realpath(path, target) != NULL) {
+        path = target;
+    }
     snprintf(part, sizeof(part), "%.4000s.part", path);
     json_t *header = s_header(tensors, n, meta, n_meta);
     char *text = json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);

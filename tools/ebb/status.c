@@ -53,7 +53,8 @@ static int s_ended(const ebb_rundir *dir, bool json)
     }
     json_t *result = json_loads(text, 0, NULL);
     free(text);
-    if (result == NULL) {
+    if (result == NULL || json_string_value(json_object_get(result, "state")) == NULL) {
+        json_decref(result);
         return ebb_complain(EBB_CORRUPT, "%s/result.json is damaged", dir->path);
     }
     if (json) {
