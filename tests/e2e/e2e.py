@@ -202,7 +202,7 @@ def case_digits(args, scratch):
 
 def case_http(args, scratch):
     """`ebb run --http`: the dashboard's address is told, and what is served there is what a browser and Prometheus expect; not off loopback."""
-    run = Run(args, scratch / "run", gpt_job(scratch, 100000), "--http").start()
+    run = Run(args, scratch / "run", gpt_job(scratch, 100000), "--http", 0).start()
     try:
         url = until(lambda: (run.status() or {}).get("http"), 30, "the dashboard's address")
         until(lambda: (run.status() or {}).get("steps_done", 0) > 200, 60, "200 steps")

@@ -94,6 +94,7 @@ def run_words(c):
     c.refused("more shards than chunks", ["run", "gpt.yaml", "--shards-do-not-exist"], 64, "shards-do-not-exist")
     (c.cwd / "shards.yaml").write_text(GPT.replace("shards: 2", "shards: 999"))
     c.refused("more shards than chunks", ["run", "shards.yaml", "--dir", "r"], 65, "chunks", "999 shards")
+    c.refused("--http beyond ports", ["run", "gpt.yaml", "--http", "65536"], 64, "--http", "65535")
     c.refused("programs are missing", ["run", "gpt.yaml", "--dir", "r"], 66, "ebb-coordinator", "EBB_BIN_DIR", env={"EBB_BIN_DIR": str(c.cwd)})
     (c.cwd / "many.yaml").write_text(GPT.replace("shards: 2", "shards: 400").replace("min: 1, max: 2", "min: 1000, max: 1000"))
     c.refused("more programs than can be", ["run", "many.yaml", "--dir", "r"], 65, "1401", "1280")

@@ -48,7 +48,7 @@ static const struct argp_option s_options[] = {
     {"data", OPT_DATA, "FILE", 0, "train on this file instead of data.path", 0},
     {"workers", OPT_WORKERS, "N", 0, "this many workers instead of workers.min", 0},
     {"steps", OPT_STEPS, "N", 0, "this many steps instead of steps or passes", 0},
-    {"http", OPT_HTTP, "PORT", OPTION_ARG_OPTIONAL, "dashboard, JSON API and Prometheus metrics on 127.0.0.1 (default: any free port)", 0},
+    {"http", OPT_HTTP, "PORT", 0, "dashboard, JSON API and Prometheus metrics on 127.0.0.1 (0: any free port)", 0},
     {"json", 'j', 0, 0, "progress as JSON objects, one per line", 0},
     {0},
 };
@@ -87,7 +87,7 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
         a->data = arg;
         return 0;
     case OPT_HTTP:
-        snprintf(a->http, sizeof(a->http), "127.0.0.1:%u", arg != NULL ? (unsigned)s_whole(arg, 65535, state, "--http") : 0);
+        snprintf(a->http, sizeof(a->http), "127.0.0.1:%u", strcmp(arg, "0") == 0 ? 0 : (unsigned)s_whole(arg, 65535, state, "--http"));
         return 0;
     case OPT_WORKERS:
         a->workers = (uint32_t)s_whole(arg, 1024, state, "--workers");
