@@ -97,6 +97,12 @@ void ebb_buf_unref(ebb_buf **bufp)
     }
 }
 
+ebb_buf *ebb_buf_hand_over(ebb_buf *buf)
+{
+    atomic_fetch_add_explicit(&buf->refs, 0, memory_order_release);
+    return buf;
+}
+
 bool ebb_buf_is_sole(const ebb_buf *buf)
 {
     return atomic_load_explicit(&((ebb_buf *)buf)->refs, memory_order_acquire) == 1;

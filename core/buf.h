@@ -34,6 +34,9 @@ ebb_status ebb_buf_slice(ebb_buf *parent, size_t offset, size_t len, ebb_buf **o
 ebb_buf *ebb_buf_ref(ebb_buf *buf);
 // Drops one reference and nulls the pointer; NULL inside is fine.
 void ebb_buf_unref(ebb_buf **buf);
+// Before a reference is handed to code that is not ours (libzmq), which drops it on another thread: whatever this thread read of the buffer happens before
+// anybody's free of it, by our own count and not by what that code does inside. Returns buf.
+ebb_buf *ebb_buf_hand_over(ebb_buf *buf);
 bool ebb_buf_is_sole(const ebb_buf *buf);
 
 #endif

@@ -299,7 +299,9 @@ ebb_status ebb_socket_send(ebb_socket *s, const ebb_peer *peer, ebb_frames *fram
     }
     for (size_t i = 0; i < frames->n; i++) {
         ebb_buf *buf = frames->frame[i];
-        if (zmq_msg_init_data(&msg, buf->data, buf->len, s_buf_sent, buf) != 0) {
+        uint8_t *data = buf->data;
+        size_t len = buf->len;
+        if (zmq_msg_init_data(&msg, data, len, s_buf_sent, ebb_buf_hand_over(buf)) != 0) {
             EBB_PANIC("out of memory in the middle of a message");
         }
         if (s_send(s, &msg, i + 1 < frames->n ? ZMQ_SNDMORE : 0) < 0) {
