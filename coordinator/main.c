@@ -9,6 +9,7 @@
 
 #include "coordinator/jobspec.h"
 #include "coordinator/rpc.h"
+#include "coordinator/statecheck.h"
 #include "core/clock.h"
 #include "core/kvstore.h"
 #include "core/log.h"
@@ -17,9 +18,11 @@
 typedef struct arguments {
     const char *bind, *dir, *job, *data, *log, *http;
     bool print_doc;
+    const char *check, *dump; // look at a folder instead of serving
+    bool json;
 } arguments;
 
-enum { KEY_BIND = 256, KEY_DIR, KEY_JOB, KEY_DATA, KEY_LOG, KEY_DOC, KEY_HTTP };
+enum { KEY_BIND = 256, KEY_DIR, KEY_JOB, KEY_DATA, KEY_LOG, KEY_DOC, KEY_HTTP, KEY_CHECK, KEY_DUMP, KEY_JSON };
 
 static const struct argp_option s_options[] = {
     {"bind", KEY_BIND, "ENDPOINT", 0, "listen here: ipc://PATH or tcp://127.0.0.1:PORT", 0},
@@ -29,6 +32,10 @@ static const struct argp_option s_options[] = {
     {"http", KEY_HTTP, "HOST:PORT", 0, "dashboard, JSON and Prometheus metrics on this loopback address (port 0: any)", 0},
     {"log", KEY_LOG, "FILE", 0, "append log lines here instead of stderr", 0},
     {"print-config-doc", KEY_DOC, 0, 0, "print the reference of the job file (docs/config.md) and exit", 0},
+    {0, 0, 0, 0, "Looking at a folder that no coordinator is using (nothing in it is changed):", 1},
+    {"check", KEY_CHECK, "DIR", 0, "verify everything in DIR; exit code 65 if anything is damaged", 1},
+    {"dump", KEY_DUMP, "DIR", 0, "print the rows in DIR, one line each", 1},
+    {"json", KEY_JSON, 0, 0, "one JSON object per line", 1},
     {0},
 };
 
@@ -57,7 +64,25 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
     case KEY_DOC:
         a->print_doc = true;
         return 0;
+    case KEY_CHECK:
+        a->check = arg;
+        return 0;
+    case KEY_DUMP:
+        a->dump = arg;
+        return 0;
+    case KEY_JSON:
+        a->json = true;
+        return 0;
     case ARGP_KEY_END:
+        if (a->check != NULL || a->dump != NULL) {
+            if ((a->check != NULL && a->dump != NULL) || a->bind != NULL || a->dir != NULL || a->job != NULL) {
+                argp_error(state, "--check DIR and --dump DIR go alone: nothing is served with them");
+            }
+            return 0;
+        }
+        if (a->json) {
+            argp_error(state, "--json goes with --dump or --check");
+        }
         if (!a->print_doc && (a->bind == NULL || a->dir == NULL)) {
             argp_error(state, "--bind and --dir are needed");
         }
@@ -80,6 +105,26 @@ static int s_fail(ebb_status st, const char *why)
     return ebb_process_exit_code(st);
 }
 
+// Log lines of the libraries are not for the person who looks.
+static void s_no_log(void *arg, ebb_log_level level, const char *line)
+{
+    (void)arg;
+    (void)level;
+    (void)line;
+}
+
+static int s_look(const arguments *a)
+{
+    ebb_log_set_sink(s_no_log, NULL);
+    ebb_status st = a->check != NULL ? ebb_statecheck(a->check, a->json ? EBB_ROWLINE_JSON : EBB_ROWLINE_LIST, stdout, stderr)
+                                     : ebb_statedump(a->dump, a->json ? EBB_ROWLINE_JSON : EBB_ROWLINE_LOGFMT, stdout, stderr);
+    if (fflush(stdout) != 0) {
+        fprintf(stderr, "ebb-coordinator: cannot write the output: %s\n", strerror(errno));
+        return EX_IOERR;
+    }
+    return ebb_process_exit_code(st);
+}
+
 int main(int argc, char **argv)
 {
     arguments a = {0};
@@ -90,6 +135,9 @@ int main(int argc, char **argv)
     if (a.print_doc) {
         ebb_jobspec_print_doc(stdout);
         return 0;
+    }
+    if (a.check != NULL || a.dump != NULL) {
+        return s_look(&a);
     }
     char why[512] = "";
     ebb_log_open("coordinator");

@@ -8,7 +8,6 @@
 #include "core/bytes.h"
 
 #define FORMAT_VERSION 2u
-#define EVENTS_KEPT 100000u
 #define RETIRED_HEAD 40u
 
 struct ebb_statestore {
@@ -24,60 +23,105 @@ static size_t s_key(uint8_t *key, char letter, int numbers, uint64_t a, uint64_t
     return 1 + 8 * (size_t)numbers;
 }
 
-ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why)
+// There is no format row: a new store gets one, anything else is not ours.
+static ebb_status s_begin_format(ebb_statestore *s, const char *dir, char *why)
+{
+    uint8_t row[8];
+    const uint8_t *key = NULL, *any = NULL;
+    size_t key_len = 0, any_len = 0;
+    ebb_kviter *it = NULL;
+    EBB_TRY(ebb_kviter_open(s->kv, "", 0, &it));
+    bool empty = !ebb_kviter_next(it, &key, &key_len, &any, &any_len);
+    ebb_status st = ebb_kviter_status(it);
+    ebb_kviter_close(&it);
+    EBB_TRY(st);
+    if (!empty) {
+        snprintf(why, 512, "%.300s holds the data of another program", dir);
+        return EBB_CONFIG;
+    }
+    if (ebb_kvstore_is_read_only(s->kv)) {
+        return EBB_OK;
+    }
+    memcpy(row, "EBBC", 4);
+    ebb_put_le32(row + 4, FORMAT_VERSION);
+    return ebb_kvstore_put(s->kv, "F", 1, row, sizeof(row), true);
+}
+
+static ebb_status s_check_format(ebb_statestore *s, const char *dir, uint32_t *format, char *why)
+{
+    uint8_t *value = NULL;
+    size_t len = 0;
+    *format = 0;
+    ebb_status st = ebb_kvstore_get(s->kv, "F", 1, &value, &len);
+    if (st == EBB_NOENT) {
+        st = s_begin_format(s, dir, why);
+        if (st != EBB_OK && why[0] == '\0') {
+            snprintf(why, 512, "%.300s cannot be read or written: %s", dir, ebb_status_str(st));
+        }
+        return st;
+    }
+    if (st != EBB_OK) {
+        snprintf(why, 512, "%.300s: the format row cannot be read: %s", dir, ebb_status_str(st));
+        return st;
+    }
+    bool ours = len == 8 && memcmp(value, "EBBC", 4) == 0;
+    *format = ours ? ebb_get_le32(value + 4) : 0;
+    free(value);
+    if (!ours) {
+        snprintf(why, 512, "%.300s is not a coordinator's folder", dir);
+        return EBB_CONFIG;
+    }
+    if (*format > FORMAT_VERSION) {
+        snprintf(why, 512, "%.300s has format %u, written by a newer version; this one reads up to %u", dir, (unsigned)*format, FORMAT_VERSION);
+        return EBB_NEWER;
+    }
+    if (*format < FORMAT_VERSION) {
+        snprintf(why, 512,
+                 "%.300s has format %u of an older version; this one reads %u: finish the run with the version that began it, or start a new run",
+                 dir, (unsigned)*format, FORMAT_VERSION);
+        return EBB_CONFIG;
+    }
+    return EBB_OK;
+}
+
+static ebb_status s_open(const char *dir, const ebb_kvstore_options *options, uint32_t *format, ebb_statestore **out, char *why)
 {
     ebb_statestore *s = calloc(1, sizeof(*s));
     if (s == NULL) {
         return EBB_NOMEM;
     }
-    ebb_kvstore_options options = {.create = true, .memtable_bytes = 8u << 20, .wal_bytes_max = 32u << 20};
-    ebb_status st = ebb_kvstore_open(dir, &options, &s->kv, why);
+    ebb_status st = ebb_kvstore_open(dir, options, &s->kv, why);
     if (st != EBB_OK) {
         free(s);
         return st;
     }
-    uint8_t *value = NULL, row[8];
-    size_t len = 0;
-    st = ebb_kvstore_get(s->kv, "F", 1, &value, &len);
-    if (st == EBB_NOENT) {
-        const uint8_t *key = NULL, *any = NULL;
-        size_t key_len = 0, any_len = 0;
-        ebb_kviter *it = NULL;
-        st = ebb_kviter_open(s->kv, "", 0, &it);
-        if (st == EBB_OK && ebb_kviter_next(it, &key, &key_len, &any, &any_len)) {
-            snprintf(why, 512, "%.300s holds the data of another program", dir);
-            st = EBB_CONFIG;
-        }
-        ebb_kviter_close(&it);
-        if (st == EBB_OK) {
-            memcpy(row, "EBBC", 4);
-            ebb_put_le32(row + 4, FORMAT_VERSION);
-            st = ebb_kvstore_put(s->kv, "F", 1, row, sizeof(row), true);
-        }
-    } else if (st == EBB_OK) {
-        if (len != 8 || memcmp(value, "EBBC", 4) != 0) {
-            snprintf(why, 512, "%.300s is not a coordinator's folder", dir);
-            st = EBB_CONFIG;
-        } else if (ebb_get_le32(value + 4) > FORMAT_VERSION) {
-            snprintf(why, 512, "%.300s has format %u, written by a newer version; this one reads up to %u", dir, (unsigned)ebb_get_le32(value + 4),
-                     FORMAT_VERSION);
-            st = EBB_NEWER;
-        } else if (ebb_get_le32(value + 4) < FORMAT_VERSION) {
-            snprintf(why, 512,
-                     "%.300s has format %u of an older version; this one reads %u: finish the run with the version that began it, or start a new run",
-                     dir, (unsigned)ebb_get_le32(value + 4), FORMAT_VERSION);
-            st = EBB_CONFIG;
-        }
-        free(value);
-    }
+    st = s_check_format(s, dir, format, why);
     // What a killed process wrote may be in the page cache only, and we are about to act on it.
-    st = st == EBB_OK ? ebb_kvstore_sync(s->kv) : st;
+    st = st == EBB_OK && !ebb_kvstore_is_read_only(s->kv) ? ebb_kvstore_sync(s->kv) : st;
     if (st != EBB_OK) {
         ebb_statestore_close(&s);
         return st;
     }
     *out = s;
     return EBB_OK;
+}
+
+ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why)
+{
+    uint32_t format;
+    const ebb_kvstore_options options = {.create = true, .memtable_bytes = 8u << 20, .wal_bytes_max = 32u << 20};
+    return s_open(dir, &options, &format, out, why);
+}
+
+ebb_status ebb_statestore_open_read(const char *dir, uint32_t *format, ebb_statestore **out, char *why)
+{
+    const ebb_kvstore_options options = {.read_only = true};
+    return s_open(dir, &options, format, out, why);
+}
+
+ebb_kvstore *ebb_statestore_kv(ebb_statestore *s)
+{
+    return s->kv;
 }
 
 void ebb_statestore_close(ebb_statestore **sp)
@@ -416,10 +460,10 @@ ebb_status ebb_statestore_put_event(ebb_statestore *s, const Ebb__Event *event)
 {
     uint8_t key[17], old[17];
     EBB_TRY(s_put_message(s, key, s_key(key, 'E', 1, event->id, 0), NULL, 0, &event->base, false));
-    if (event->id > EVENTS_KEPT) {
+    if (event->id > EBB_EVENTS_KEPT) {
         ebb_kvbatch *batch = NULL;
         EBB_TRY(ebb_kvbatch_new(&batch));
-        ebb_kvbatch_del(batch, old, s_key(old, 'E', 1, event->id - EVENTS_KEPT, 0));
+        ebb_kvbatch_del(batch, old, s_key(old, 'E', 1, event->id - EBB_EVENTS_KEPT, 0));
         ebb_status st = ebb_kvstore_write(s->kv, batch, false);
         ebb_kvbatch_free(&batch);
         return st;

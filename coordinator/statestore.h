@@ -24,10 +24,16 @@
 #include "core/shardmap.h"
 #include "core/wire.h"
 
+#define EBB_EVENTS_KEPT 100000u // the newest
+
 typedef struct ebb_statestore ebb_statestore;
 
 // Opens or creates. NEWER: written by a newer version; CONFIG: not a coordinator's folder. why >= 512 bytes.
 ebb_status ebb_statestore_open(const char *dir, ebb_statestore **out, char *why);
+// The same for looking only: no byte of the folder is changed, and no coordinator can begin to work on it until the store is closed. *format: of the folder, for
+// NEWER and CONFIG too; 0: it has none. NOENT: no folder, or no store in it. TRYLATER: in use.
+ebb_status ebb_statestore_open_read(const char *dir, uint32_t *format, ebb_statestore **out, char *why);
+ebb_kvstore *ebb_statestore_kv(ebb_statestore *s); // borrowed
 void ebb_statestore_close(ebb_statestore **s);
 
 ebb_status ebb_statestore_put_job(ebb_statestore *s, uint64_t job, uint64_t created_ms, const Ebb__JobSpec *spec);

@@ -1,6 +1,7 @@
 // RocksDB's one home: an ordered map of bytes with atomic batches, on one folder, one column family, key prefixes by the caller.
 //
-// Opened with WAL recovery mode kTolerateCorruptedTailRecords: a damaged log is refused (CORRUPT), never silently shortened in its middle.
+// A damaged store is refused (CORRUPT): the log is opened in the mode that refuses damage in its middle, and before that its end and MANIFEST's are compared with
+// what is known to be on disk (core/kvmark), since RocksDB takes a missing end for a crash. Table blocks are verified whenever they are read.
 // The first failed write latches the store: every later write fails with IO, and the process should end with EBB_EXIT_RESTART.
 #ifndef EBB_CORE_KVSTORE_H
 #define EBB_CORE_KVSTORE_H
@@ -9,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/kvmark.h"
 #include "core/status.h"
 
 #define EBB_EXIT_RESTART 75 // "restart me": exit code after a failed write
@@ -19,7 +21,7 @@ typedef struct ebb_kviter ebb_kviter;
 
 typedef struct ebb_kvstore_options {
     bool create;
-    bool read_only;
+    bool read_only;        // changes no byte of the folder; writing is a programming error. Others may read too, nobody may write meanwhile
     size_t memtable_bytes; // 0: 64 MiB
     size_t wal_bytes_max;  // 0: 256 MiB
     bool big_values;       // large values are written once: few compactions (journal, chunks)
@@ -27,7 +29,7 @@ typedef struct ebb_kvstore_options {
 
 // Errors: NOENT (no such folder and !create), CORRUPT, TRYLATER (locked by another process), IO. why (>= 256 bytes, may be NULL) names path and cause.
 ebb_status ebb_kvstore_open(const char *dir, const ebb_kvstore_options *options, ebb_kvstore **out, char *why);
-void ebb_kvstore_close(ebb_kvstore **kv);
+void ebb_kvstore_close(ebb_kvstore **kv); // syncs first, unless a write has failed
 
 // Value: malloc'ed copy; free() it. NOENT.
 ebb_status ebb_kvstore_get(ebb_kvstore *kv, const void *key, size_t key_len, uint8_t **value, size_t *len);
@@ -48,7 +50,19 @@ ebb_status ebb_kvstore_sync(ebb_kvstore *kv); // everything written so far is on
 ebb_status ebb_kvstore_flush(ebb_kvstore *kv);
 ebb_status ebb_kvstore_compact_range(ebb_kvstore *kv, const void *from, size_t from_len, const void *to,
                                      size_t to_len); // gives space of deleted keys back
-uint64_t ebb_kvstore_disk_bytes(ebb_kvstore *kv);    // size of all files in the folder
+bool ebb_kvstore_is_read_only(const ebb_kvstore *kv);
+uint64_t ebb_kvstore_disk_bytes(ebb_kvstore *kv); // size of all files in the folder
+
+typedef struct ebb_kvstore_facts {
+    uint64_t tables, table_bytes;
+    uint64_t sequence; // writes since the store was made
+} ebb_kvstore_facts;
+
+// Reads all tables and verifies their blocks, those that are not in use any more too; each problem is told with its file (text by RocksDB, with the offset). The
+// log and MANIFEST were verified when the store was opened (ebb_kvmark_verify tells about each of them). NOMEM.
+ebb_status ebb_kvstore_verify(ebb_kvstore *kv, ebb_kvproblem_fn *fn, void *arg, ebb_kvstore_facts *facts);
+// TRYLATER: somebody has the store open, as why (>= 256 bytes) says. Changes nothing.
+ebb_status ebb_kvstore_is_free(const char *dir, char *why);
 
 // Iterates keys with the prefix, in order. Borrowed key/value pointers hold until next/close.
 ebb_status ebb_kviter_open(ebb_kvstore *kv, const void *prefix, size_t prefix_len, ebb_kviter **out);

@@ -54,7 +54,7 @@ static void s_head_write(const ebb_record *r, uint8_t h[HEAD_BYTES])
     ebb_put_le32(h + 68, ebb_crc32c(0, h, 68));
 }
 
-static ebb_status s_head_read(const uint8_t *h, size_t len, uint64_t lsn, ebb_record *r)
+ebb_status ebb_journal_head_read(const uint8_t *h, size_t len, uint64_t lsn, ebb_record *r)
 {
     if (len != HEAD_BYTES || ebb_get_le32(h) != HEAD_MAGIC || ebb_get_le32(h + 68) != ebb_crc32c(0, h, 68)) {
         return EBB_CORRUPT;
@@ -119,15 +119,20 @@ ebb_status ebb_journal_commit(ebb_journal *j, bool sync)
     return st;
 }
 
-static ebb_status s_part_read(const uint8_t *v, size_t len, uint64_t lsn, ebb_replay_part *out)
+ebb_status ebb_journal_part_read(const uint8_t *v, size_t len, uint64_t lsn, ebb_replay_part *out)
 {
     if (len < PART_HEADER_BYTES || ebb_get_le32(v) != PART_MAGIC || ebb_get_le32(v + 28) != ebb_crc32c(0, v, 28) || ebb_get_le64(v + 16) != lsn) {
         return EBB_CORRUPT;
     }
-    *out = (ebb_replay_part){.chunk = ebb_get_le32(v + 4), .numel = ebb_get_le32(v + 8), .data = v + PART_HEADER_BYTES};
+    *out = (ebb_replay_part){.chunk = ebb_get_le32(v + 4),
+                             .numel = ebb_get_le32(v + 8),
+                             .data = v + PART_HEADER_BYTES,
+                             .codec = v[24],
+                             .dtype = v[25],
+                             .crc32c = ebb_get_le32(v + 12)};
     size_t bytes = len - PART_HEADER_BYTES;
     if (v[24] != EBB_CODEC_RAW || v[25] != EBB_DTYPE_F32 || bytes != (size_t)out->numel * sizeof(float) ||
-        ebb_crc32c(0, out->data, bytes) != ebb_get_le32(v + 12)) {
+        ebb_crc32c(0, out->data, bytes) != out->crc32c) {
         return EBB_CORRUPT;
     }
     return EBB_OK;
@@ -168,7 +173,7 @@ ebb_status ebb_journal_replay(ebb_journal *j, uint64_t after, ebb_replay_fn *fn,
             break;
         }
         if (i == 0) {
-            if (s_head_read(value, len, lsn, &r) != EBB_OK) {
+            if (ebb_journal_head_read(value, len, lsn, &r) != EBB_OK) {
                 st = s_corrupt(why, lsn, "its head's checksum or format is damaged");
                 break;
             }
@@ -178,7 +183,7 @@ ebb_status ebb_journal_replay(ebb_journal *j, uint64_t after, ebb_replay_fn *fn,
             st = fn(arg, &r, NULL);
         } else {
             ebb_replay_part view;
-            if (s_part_read(value, len, lsn, &view) != EBB_OK) {
+            if (ebb_journal_part_read(value, len, lsn, &view) != EBB_OK) {
                 char text[96];
                 snprintf(text, sizeof(text), "the checksum or format of part %u is damaged", i);
                 st = s_corrupt(why, lsn, text);
@@ -231,21 +236,34 @@ void ebb_journal_del_watermark(ebb_kvbatch *b, uint64_t stream)
     ebb_kvbatch_del(b, key, sizeof(key));
 }
 
+ebb_status ebb_journal_watermark_read(const uint8_t *key, size_t key_len, const uint8_t *value, size_t len, uint64_t *stream, uint64_t *applied,
+                                      uint64_t *lsn)
+{
+    size_t n = 0;
+    *stream = key_len == 9 ? ebb_get_be64(key + 1) : 0;
+    if (key_len != 9 || ebb_row_check(value, len, &n) != EBB_OK || n != 16) {
+        return EBB_CORRUPT;
+    }
+    *applied = ebb_get_le64(value);
+    *lsn = ebb_get_le64(value + 8);
+    return EBB_OK;
+}
+
 ebb_status ebb_journal_watermarks(ebb_kvstore *kv, ebb_status (*fn)(void *arg, uint64_t stream, uint64_t applied, uint64_t lsn), void *arg, char *why)
 {
     ebb_kviter *it = NULL;
     ebb_status st = EBB_OK;
     const uint8_t *key, *value;
-    size_t key_len, len, n;
+    size_t key_len, len;
+    uint64_t stream, applied, lsn;
     EBB_TRY(ebb_kviter_open(kv, "W", 1, &it));
     while (st == EBB_OK && ebb_kviter_next(it, &key, &key_len, &value, &len)) {
-        if (key_len != 9 || ebb_row_check(value, len, &n) != EBB_OK || n != 16) {
-            snprintf(why, 256, "watermark of stream %llu: its checksum or format is damaged",
-                     key_len == 9 ? (unsigned long long)ebb_get_be64(key + 1) : 0ull);
-            st = EBB_CORRUPT;
+        st = ebb_journal_watermark_read(key, key_len, value, len, &stream, &applied, &lsn);
+        if (st != EBB_OK) {
+            snprintf(why, 256, "watermark of stream %llu: its checksum or format is damaged", (unsigned long long)stream);
             break;
         }
-        st = fn(arg, ebb_get_be64(key + 1), ebb_get_le64(value), ebb_get_le64(value + 8));
+        st = fn(arg, stream, applied, lsn);
     }
     if (st == EBB_OK && (st = ebb_kviter_status(it)) != EBB_OK) {
         snprintf(why, 256, "reading the watermarks: the store reports damage");

@@ -50,6 +50,8 @@ ebb_status ebb_journal_commit(ebb_journal *j, bool sync);
 typedef struct ebb_replay_part {
     uint32_t chunk, numel;
     const uint8_t *data; // numel float32, at any address
+    uint8_t codec, dtype;
+    uint32_t crc32c; // of data, verified
 } ebb_replay_part;
 
 // Called in lsn order: for each record first with part NULL, then once per part. Pointers are borrowed until it returns.
@@ -58,6 +60,12 @@ typedef ebb_status ebb_replay_fn(void *arg, const ebb_record *r, const ebb_repla
 // Reads all records with lsn > after. CORRUPT with a sentence in why (>= 256 bytes): a checksum is wrong, a record or part is missing, or lsn after+1 is
 // not there although later ones are. *last: highest lsn seen (0: none). Sets j->bytes to what the journal holds.
 ebb_status ebb_journal_replay(ebb_journal *j, uint64_t after, ebb_replay_fn *fn, void *arg, uint64_t *last, char *why);
+
+// The rows by themselves, for replay and inspection. CORRUPT: checksum or format, or it is not of that lsn. part borrows value.
+ebb_status ebb_journal_head_read(const uint8_t *value, size_t len, uint64_t lsn, ebb_record *r);
+ebb_status ebb_journal_part_read(const uint8_t *value, size_t len, uint64_t lsn, ebb_replay_part *part);
+ebb_status ebb_journal_watermark_read(const uint8_t *key, size_t key_len, const uint8_t *value, size_t len, uint64_t *stream, uint64_t *applied,
+                                      uint64_t *lsn);
 
 // Drops all records with lsn <= upto and gives their space back. Any thread (it uses a batch of its own). Slow: compacts.
 ebb_status ebb_journal_drop(ebb_kvstore *kv, uint64_t upto);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <malloc.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 
 #include "core/log.h"
 #include "core/process.h"
+#include "ps/check.h"
+#include "ps/dump.h"
 #include "ps/server.h"
 
 #define DISK_RESERVE_MIB_DEFAULT 512 // memtables and log must find room: RocksDB aborts on a full disk
@@ -19,9 +22,14 @@ typedef struct arguments {
     const char *coordinator, *bind, *dir, *log;
     long shard;
     long disk_reserve_mib;
+    const char *check, *dump; // look at a folder instead of serving
+    bool json;
+    unsigned what;
+    long values;
 } arguments;
 
 enum { OPT_COORDINATOR = 'c', OPT_BIND = 'b', OPT_DIR = 'd', OPT_SHARD = 's', OPT_LOG = 'l', OPT_RESERVE = 0x100 };
+enum { OPT_CHECK = 0x200, OPT_DUMP, OPT_JOURNAL, OPT_CHUNKS, OPT_STREAMS, OPT_ALL, OPT_VALUES, OPT_JSON };
 
 static const struct argp_option s_options[] = {
     {"coordinator", OPT_COORDINATOR, "ENDPOINT", 0, "where the coordinator listens: ipc://PATH or tcp://HOST:PORT", 0},
@@ -30,6 +38,15 @@ static const struct argp_option s_options[] = {
     {"shard", OPT_SHARD, "N", 0, "number of this shard, from 0", 0},
     {"log", OPT_LOG, "FILE", 0, "append log lines to FILE instead of stderr", 0},
     {"disk-reserve", OPT_RESERVE, "MIB", 0, "refuse pushes when the disk has less free space (default 512; 0: never)", 0},
+    {0, 0, 0, 0, "Looking at a folder that no shard is using (nothing in it is changed):", 1},
+    {"check", OPT_CHECK, "DIR", 0, "verify everything in DIR and replay its journal; exit code 65 if anything is damaged", 1},
+    {"dump", OPT_DUMP, "DIR", 0, "print the rows in DIR, one line each", 1},
+    {"journal", OPT_JOURNAL, 0, 0, "with --dump: only the journal", 1},
+    {"chunks", OPT_CHUNKS, 0, 0, "with --dump: only the chunks", 1},
+    {"streams", OPT_STREAMS, 0, 0, "with --dump: only watermarks and retired streams", 1},
+    {"all", OPT_ALL, 0, 0, "with --dump: everything (the default)", 1},
+    {"values", OPT_VALUES, "N", 0, "with --dump: the first N values of each chunk and gradient too", 1},
+    {"json", OPT_JSON, 0, 0, "one JSON object per line", 1},
     {0}};
 
 static long s_number(const char *text, long max, const char *what, struct argp_state *state)
@@ -65,10 +82,46 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
     case OPT_RESERVE:
         a->disk_reserve_mib = s_number(arg, 1 << 20, "disk-reserve", state);
         return 0;
+    case OPT_CHECK:
+        a->check = arg;
+        return 0;
+    case OPT_DUMP:
+        a->dump = arg;
+        return 0;
+    case OPT_JOURNAL:
+        a->what |= EBB_DUMP_JOURNAL;
+        return 0;
+    case OPT_CHUNKS:
+        a->what |= EBB_DUMP_CHUNKS;
+        return 0;
+    case OPT_STREAMS:
+        a->what |= EBB_DUMP_STREAMS;
+        return 0;
+    case OPT_ALL:
+        a->what |= EBB_DUMP_ALL;
+        return 0;
+    case OPT_VALUES:
+        a->values = s_number(arg, 1 << 30, "values", state);
+        return 0;
+    case OPT_JSON:
+        a->json = true;
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected argument \"%s\"", arg);
         return 0;
     case ARGP_KEY_END:
+        if (a->check != NULL || a->dump != NULL) {
+            if ((a->check != NULL && a->dump != NULL) || a->coordinator != NULL || a->bind != NULL || a->dir != NULL || a->shard >= 0) {
+                argp_error(state, "--check DIR and --dump DIR go alone: nothing is served with them");
+            }
+            if (a->check != NULL && (a->what != 0 || a->values >= 0)) {
+                argp_error(state, "--journal, --chunks, --streams, --all and --values go with --dump");
+            }
+            return 0;
+        }
+        if (a->what != 0 || a->values >= 0 || a->json) {
+            argp_error(state, "--journal, --chunks, --streams, --all, --values and --json go with --dump or --check");
+        }
         if (a->coordinator == NULL || a->bind == NULL || a->dir == NULL || a->shard < 0) {
             argp_error(state, "--coordinator, --bind, --dir and --shard are all needed");
         }
@@ -102,6 +155,31 @@ static void s_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "ebb-shard %s\n", ebb_build_info());
 }
 
+// Looks at a folder and ends. Log lines of the libraries are not for the person who looks.
+static void s_no_log(void *arg, ebb_log_level level, const char *line)
+{
+    (void)arg;
+    (void)level;
+    (void)line;
+}
+
+static int s_look(const arguments *a)
+{
+    ebb_status st;
+    ebb_log_set_sink(s_no_log, NULL);
+    if (a->check != NULL) {
+        st = ebb_check(a->check, a->json ? EBB_ROWLINE_JSON : EBB_ROWLINE_LIST, stdout, stderr);
+    } else {
+        unsigned what = a->what != 0 ? a->what : EBB_DUMP_ALL;
+        st = ebb_dump(a->dump, what, a->values > 0 ? (size_t)a->values : 0, a->json ? EBB_ROWLINE_JSON : EBB_ROWLINE_LOGFMT, stdout, stderr);
+    }
+    if (fflush(stdout) != 0) {
+        fprintf(stderr, "ebb-shard: cannot write the output: %s\n", strerror(errno));
+        return 74;
+    }
+    return ebb_process_exit_code(st);
+}
+
 int main(int argc, char **argv)
 {
     // Gradients of a MiB and more come and go all the time: keep their memory instead of mapping and faulting it in anew for each message.
@@ -112,8 +190,11 @@ int main(int argc, char **argv)
     argp_program_version_hook = s_version;
     argp_err_exit_status = 64;
     const struct argp argp = {s_options, s_parse, NULL, "Serves one shard of a model's parameters.", NULL, NULL, NULL};
-    arguments a = {.shard = -1, .disk_reserve_mib = DISK_RESERVE_MIB_DEFAULT};
+    arguments a = {.shard = -1, .disk_reserve_mib = DISK_RESERVE_MIB_DEFAULT, .values = -1};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
+    if (a.check != NULL || a.dump != NULL) {
+        return s_look(&a);
+    }
 
     char prog[32], why[512] = "";
     snprintf(prog, sizeof(prog), "shard-%ld", a.shard);

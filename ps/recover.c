@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/assert.h"
 #include "core/clock.h"
+#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "ps/row.h"
@@ -18,13 +20,20 @@
 #define WHY 512
 
 #define FORMAT_FILE "SHARD"
-#define FORMAT_LINE "ebbtide shard folder format %u shard %u\n"
+#define FORMAT_LINE "ebbtide shard folder format %u shard %u"
 
-// Reads the format file. NOENT: there is none. Nothing in the folder is changed.
-static ebb_status s_check_format(const char *dir, uint32_t shard, char *why)
+static uint32_t s_format_line(char line[128], uint32_t format, uint32_t shard)
 {
-    char path[4096], line[128] = "";
-    unsigned format = 0, number = 0;
+    int n = snprintf(line, 128, FORMAT_LINE, (unsigned)format, (unsigned)shard);
+    uint32_t crc = ebb_crc32c(0, line, (size_t)n);
+    snprintf(line + n, 128 - (size_t)n, " crc %08x\n", crc);
+    return (uint32_t)n;
+}
+
+ebb_status ebb_recover_read_format(const char *dir, uint32_t *format, uint32_t *shard, char *why)
+{
+    char path[4096], line[128] = "", want[128];
+    *format = *shard = 0;
     snprintf(path, sizeof(path), "%s/" FORMAT_FILE, dir);
     FILE *f = fopen(path, "re");
     if (f == NULL) {
@@ -32,17 +41,32 @@ static ebb_status s_check_format(const char *dir, uint32_t shard, char *why)
         snprintf(why, WHY, "cannot read %.300s: %s", path, strerror(err));
         return err == ENOENT ? EBB_NOENT : EBB_IO;
     }
-    char *got = fgets(line, sizeof(line), f);
+    size_t len = fread(line, 1, sizeof(line) - 1, f);
     fclose(f);
-    if (got == NULL || sscanf(line, FORMAT_LINE, &format, &number) != 2) {
+    if (sscanf(line, FORMAT_LINE, format, shard) != 2) {
         snprintf(why, WHY, "%.300s is not the format file of a shard's folder: give the shard a folder of its own", path);
         return EBB_CONFIG;
     }
-    if (format > EBB_SHARD_FORMAT) {
+    if (*format > EBB_SHARD_FORMAT) {
         snprintf(why, WHY, "%.300s was written by a newer Ebbtide (folder format %u, this program knows up to %d): use that version or a new folder",
-                 dir, format, EBB_SHARD_FORMAT);
+                 dir, (unsigned)*format, EBB_SHARD_FORMAT);
         return EBB_NEWER;
     }
+    uint32_t bare = s_format_line(want, *format, *shard); // its first `bare` bytes and a newline: what the first versions wrote
+    bool whole = len == strlen(want) && memcmp(line, want, len) == 0;
+    bool old = len == bare + 1 && memcmp(line, want, bare) == 0 && line[bare] == '\n';
+    if (!whole && !old) {
+        snprintf(why, WHY, "%.300s is damaged: its line or its checksum is not right", path);
+        return EBB_CONFIG;
+    }
+    return EBB_OK;
+}
+
+// Reads the format file. NOENT: there is none. Nothing in the folder is changed.
+static ebb_status s_check_format(const char *dir, uint32_t shard, char *why)
+{
+    uint32_t format, number;
+    EBB_TRY(ebb_recover_read_format(dir, &format, &number, why));
     if (number != shard) {
         snprintf(why, WHY, "%.300s is the folder of shard %u, not of shard %u: check --dir and --shard", dir, number, shard);
         return EBB_CONFIG;
@@ -68,11 +92,12 @@ static ebb_status s_is_empty(const char *dir, bool *empty)
 // Written whole or not at all: temporary file, sync, rename, sync of the folder.
 static ebb_status s_write_format(const char *dir, uint32_t shard, char *why)
 {
-    char path[4096], tmp[4096];
+    char path[4096], tmp[4096], line[128];
+    s_format_line(line, EBB_SHARD_FORMAT, shard);
     snprintf(path, sizeof(path), "%s/" FORMAT_FILE, dir);
     snprintf(tmp, sizeof(tmp), "%s/" FORMAT_FILE ".tmp", dir);
     FILE *f = fopen(tmp, "we");
-    bool ok = f != NULL && fprintf(f, FORMAT_LINE, (unsigned)EBB_SHARD_FORMAT, (unsigned)shard) > 0 && fflush(f) == 0 && fsync(fileno(f)) == 0;
+    bool ok = f != NULL && fputs(line, f) >= 0 && fflush(f) == 0 && fsync(fileno(f)) == 0;
     if (f != NULL) {
         ok &= fclose(f) == 0;
     }
@@ -115,6 +140,24 @@ ebb_status ebb_recover_open(const char *dir, uint32_t shard, ebb_kvstore **out, 
     return ebb_kvstore_open(dir, &options, out, why);
 }
 
+ebb_status ebb_recover_open_read(const char *dir, uint32_t *format, uint32_t *shard, ebb_kvstore **out, char *why)
+{
+    struct stat info;
+    uint32_t found;
+    why[0] = '\0';
+    if (stat(dir, &info) != 0) {
+        int err = errno;
+        snprintf(why, WHY, "cannot read the folder %.300s: %s", dir, strerror(err));
+        return err == ENOENT || err == ENOTDIR ? EBB_NOENT : EBB_IO;
+    }
+    ebb_status st = ebb_recover_read_format(dir, format != NULL ? format : &found, shard, why);
+    if (st != EBB_OK) {
+        return st == EBB_NOENT ? EBB_CONFIG : st; // the folder is there, but not a shard's
+    }
+    const ebb_kvstore_options options = {.read_only = true, .big_values = true};
+    return ebb_kvstore_open(dir, &options, out, why);
+}
+
 ebb_status ebb_recover_install(ebb_kvstore *kv, const ebb_job *job)
 {
     EBB_ASSERT(job->lsn == 0 && job->version == 0);
@@ -150,7 +193,7 @@ void ebb_recover_put_retired(ebb_kvbatch *b, const ebb_streams *s)
     free(v);
 }
 
-static ebb_status s_load_retired(ebb_kvstore *kv, ebb_streams *s, char *why)
+ebb_status ebb_recover_load_retired(ebb_kvstore *kv, ebb_streams *s, char *why)
 {
     uint8_t *v = NULL;
     size_t len = 0;
@@ -225,6 +268,22 @@ static ebb_status s_on_record(void *arg, const ebb_record *r, const ebb_replay_p
     return ebb_chunk_state_apply(c, &job->optimizer, part->data, r->version, r->weight, r->lsn);
 }
 
+// Without an install row there must be no other: else the job would begin anew, as if nothing had been.
+static ebb_status s_check_empty(ebb_kvstore *kv, char *why)
+{
+    const uint8_t *key, *value;
+    size_t key_len, len;
+    ebb_kviter *it = NULL;
+    EBB_TRY(ebb_kviter_open(kv, NULL, 0, &it));
+    bool any = ebb_kviter_next(it, &key, &key_len, &value, &len);
+    ebb_status st = any ? EBB_CORRUPT : ebb_kviter_status(it);
+    ebb_kviter_close(&it);
+    if (st != EBB_OK) {
+        snprintf(why, 256, "the install row is missing, though there are others");
+    }
+    return st;
+}
+
 static ebb_status s_load_job(ebb_kvstore *kv, ebb_job **out, char *why)
 {
     uint8_t *install = NULL, *manifest = NULL;
@@ -233,7 +292,7 @@ static ebb_status s_load_job(ebb_kvstore *kv, ebb_job **out, char *why)
     const char *row = "install";
     ebb_status st = ebb_row_get(kv, "I", 1, &install, &install_len);
     if (st == EBB_NOENT) {
-        return EBB_OK;
+        return s_check_empty(kv, why);
     }
     if (st == EBB_OK) {
         row = "manifest";
@@ -337,16 +396,20 @@ ebb_status ebb_recover_job(const char *dir, ebb_kvstore *kv, ebb_journal *journa
         goto fail;
     }
     EBB_TRY_GOTO(ebb_snapshot_load(kv, job->generation, job->chunks, job->first_chunk, job->chunk_count, &loaded, text), st, fail);
-    EBB_TRY_GOTO(s_load_retired(kv, &job->streams, text), st, fail);
+    EBB_TRY_GOTO(ebb_recover_load_retired(kv, &job->streams, text), st, fail);
     EBB_TRY_GOTO(ebb_journal_watermarks(kv, s_on_watermark, &l, text), st, fail);
     if (job->durability == EBB_DURABILITY_SNAPSHOT) {
         EBB_TRY_GOTO(s_check_instant(job, loaded, text), st, fail);
-        EBB_TRY_GOTO(ebb_kvstore_sync(kv), st, fail); // a process killed within the flip may have left it in the page cache only
-        EBB_TRY_GOTO(ebb_snapshot_drop_below(kv, job->generation), st, fail); // a crash may have left an older one
+        if (!ebb_kvstore_is_read_only(kv)) {
+            EBB_TRY_GOTO(ebb_kvstore_sync(kv), st, fail); // a process killed within the flip may have left it in the page cache only
+            EBB_TRY_GOTO(ebb_snapshot_drop_below(kv, job->generation), st, fail); // a crash may have left an older one
+        }
     } else {
         EBB_TRY_GOTO(s_replay(journal, &l, text), st, fail);
         // What a killed process wrote may still be in the page cache only; the watermarks are reported as durable, so make them so.
-        EBB_TRY_GOTO(ebb_kvstore_sync(kv), st, fail);
+        if (!ebb_kvstore_is_read_only(kv)) {
+            EBB_TRY_GOTO(ebb_kvstore_sync(kv), st, fail);
+        }
     }
     EBB_LOG(INFO, "recover", "recovered", "job=%016llx version=%llu lsn=%llu chunks=%u rows=%u records=%llu applied=%llu streams=%zu ms=%llu",
             (unsigned long long)job->id, (unsigned long long)job->version, (unsigned long long)job->lsn, job->chunk_count, loaded,

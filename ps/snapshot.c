@@ -78,30 +78,46 @@ ebb_status ebb_snapshot_get_state(ebb_kvstore *kv, uint32_t *generation, uint64_
     return st;
 }
 
-static const char *s_load_row(ebb_chunk_state *c, uint32_t slot, const uint8_t *v, size_t len)
+const char *ebb_snapshot_row_read(const uint8_t *v, size_t len, ebb_chunk_row *out)
 {
+    *out = (ebb_chunk_row){0};
     if (len < CHUNK_HEADER_BYTES || ebb_get_le32(v) != CHUNK_MAGIC || ebb_get_le32(v + 44) != ebb_crc32c(0, v, 44)) {
         return "its header is damaged";
     }
-    const uint8_t *data = v + CHUNK_HEADER_BYTES;
+    *out = (ebb_chunk_row){.chunk = ebb_get_le32(v + 4),
+                           .numel = ebb_get_le32(v + 8),
+                           .slot = v[12],
+                           .n_bufs = v[13],
+                           .version = ebb_get_le64(v + 16),
+                           .lsn = ebb_get_le64(v + 24),
+                           .steps = ebb_get_le64(v + 32),
+                           .crc32c = ebb_get_le32(v + 40),
+                           .data = v + CHUNK_HEADER_BYTES};
     size_t bytes = len - CHUNK_HEADER_BYTES;
-    if (ebb_get_le32(v + 4) != c->id || v[12] != slot || v[13] != c->n_bufs || ebb_get_le32(v + 8) != c->numel ||
-        bytes != (size_t)c->numel * sizeof(float)) {
+    if (bytes != (size_t)out->numel * sizeof(float)) {
         return "its shape is not the manifest's";
     }
-    uint32_t crc = ebb_crc32c(0, data, bytes);
-    if (crc != ebb_get_le32(v + 40)) {
-        return "the checksum of its values is wrong";
+    return ebb_crc32c(0, out->data, bytes) == out->crc32c ? NULL : "the checksum of its values is wrong";
+}
+
+static const char *s_load_row(ebb_chunk_state *c, uint32_t slot, const uint8_t *v, size_t len)
+{
+    ebb_chunk_row r;
+    const char *bad = ebb_snapshot_row_read(v, len, &r);
+    if (bad != NULL) {
+        return bad;
     }
-    uint64_t version = ebb_get_le64(v + 16), lsn = ebb_get_le64(v + 24), steps = ebb_get_le64(v + 32);
-    if (slot > 0 && (version != c->version || lsn != c->lsn || steps != c->steps)) {
+    if (r.chunk != c->id || r.slot != slot || r.n_bufs != c->n_bufs || r.numel != c->numel) {
+        return "its shape is not the manifest's";
+    }
+    if (slot > 0 && (r.version != c->version || r.lsn != c->lsn || r.steps != c->steps)) {
         return "its slots are of different versions";
     }
-    c->version = version;
-    c->lsn = c->saved_lsn = lsn;
-    c->steps = steps;
-    memcpy(c->buf[slot]->data, data, bytes);
-    c->crc[slot] = crc;
+    c->version = r.version;
+    c->lsn = c->saved_lsn = r.lsn;
+    c->steps = r.steps;
+    memcpy(c->buf[slot]->data, r.data, c->buf[slot]->len);
+    c->crc[slot] = r.crc32c;
     c->crc_known |= 1u << slot;
     return NULL;
 }

@@ -22,6 +22,14 @@ ebb_status ebb_snapshot_get_state(ebb_kvstore *kv, uint32_t *generation, uint64_
 // Loads all chunk rows of the generation into chunks (which hold initial values). *loaded: chunks found. CORRUPT names the chunk in why.
 ebb_status ebb_snapshot_load(ebb_kvstore *kv, uint32_t generation, ebb_chunk_state *chunks, uint32_t first_chunk, uint32_t count, uint32_t *loaded,
                              char *why);
+// One row by itself. NULL, or what is wrong with it (static text). out borrows value.
+typedef struct ebb_chunk_row {
+    uint32_t chunk, numel, slot, n_bufs;
+    uint64_t version, lsn, steps;
+    uint32_t crc32c; // of data, verified
+    const uint8_t *data;
+} ebb_chunk_row;
+const char *ebb_snapshot_row_read(const uint8_t *value, size_t len, ebb_chunk_row *out);
 // Deletes all chunk rows below the generation and gives the space back.
 ebb_status ebb_snapshot_drop_below(ebb_kvstore *kv, uint32_t generation);
 // Fills the flip batch for the job as it is now: state row under `generation`, all watermarks, watermark rows of forgotten streams removed.

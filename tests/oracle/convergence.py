@@ -77,7 +77,7 @@ def batches_of(args, data, model, steps):
 
 
 def body(args, scratch):
-    torch.set_num_threads(2)
+    torch.set_num_threads(2 if args.full else 1)  # the small model gains nothing from two, and spinning threads lose much on a busy machine
     model = FULL if args.full else SMALL
     text = kjv(scratch)
     data = torch.frombuffer(bytearray(text.read_bytes()), dtype=torch.uint8)

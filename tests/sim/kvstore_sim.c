@@ -733,3 +733,24 @@ void ebb_kviter_close(ebb_kviter **itp)
         free(it);
     }
 }
+
+// ---- looking at a folder: the simulated programs serve only ----
+
+bool ebb_kvstore_is_read_only(const ebb_kvstore *kv)
+{
+    (void)kv;
+    return false;
+}
+
+ebb_status ebb_kvstore_verify(ebb_kvstore *kv, ebb_kvproblem_fn *fn, void *arg, ebb_kvstore_facts *facts)
+{
+    (void)kv, (void)fn, (void)arg;
+    *facts = (ebb_kvstore_facts){0};
+    return EBB_OK;
+}
+
+ebb_status ebb_kvstore_is_free(const char *dir, char *why)
+{
+    (void)dir, (void)why;
+    return EBB_OK;
+}
