@@ -71,6 +71,28 @@ static bool s_same_job(const Ebb__JobSpec *a, const Ebb__JobSpec *b)
     return same;
 }
 
+// What the rest of the coordinator takes for granted of a job: the job file's parser sees to it, a damaged row may not.
+static bool s_is_whole(const Ebb__JobSpec *s)
+{
+    const Ebb__AutoscaleSpec *a = s->autoscale;
+    bool scales = s->workers_min <= s->workers_max && (a == NULL || (a->down_at < a->up_at && a->up_step > 0 && a->down_step > 0));
+    return s->model != NULL && s->data != NULL && s->optimizer != NULL && s->consistency != NULL && s->shards >= 1 && s->shards <= EBB_SHARDS_MAX &&
+           s->lease_ms >= 1 && scales;
+}
+
+// Every chunk of the model on one shard, in order.
+static bool s_covers(const ebb_chunk_range *ranges, uint32_t n, const ebb_manifest *m)
+{
+    uint64_t next = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ranges[i].first != next) {
+            return false;
+        }
+        next += ranges[i].count;
+    }
+    return next == m->n_chunks;
+}
+
 static ebb_status s_load_manifest(ebb_coordinator *c)
 {
     uint8_t *bytes = NULL;
@@ -81,6 +103,9 @@ static ebb_status s_load_manifest(ebb_coordinator *c)
     }
     EBB_TRY(st);
     st = ebb_manifest_unpack(bytes, len, &c->manifest);
+    if (st == EBB_OK && !s_covers(c->ranges, c->spec->shards, c->manifest)) {
+        st = EBB_CORRUPT;
+    }
     if (st == EBB_OK) {
         c->manifest_part = (ebb_part){.kind = EBB_PART_MANIFEST, .dtype = EBB_DTYPE_BYTES, .numel = len};
         st = ebb_buf_dup(bytes, len, &c->manifest_part.buf);
@@ -110,6 +135,10 @@ static ebb_status s_open_job(ebb_coordinator *c, Ebb__JobSpec **spec, bool *crea
         *spec = NULL;
         return EBB_OK;
     }
+    if (st == EBB_OK && !s_is_whole(stored)) {
+        ebb_pb_free(&stored->base);
+        st = EBB_CORRUPT;
+    }
     if (st != EBB_OK) {
         snprintf(why, 512, "the stored job cannot be read: %s", ebb_status_str(st));
         return st;
@@ -136,6 +165,12 @@ ebb_status ebb_coordinator_open(ebb_coordinator *c, const char *dir, Ebb__JobSpe
     EBB_TRY_GOTO(ebb_membership_init(&c->members, c->spec->shards), st, fail);
     ebb_progress_init(&c->progress);
     EBB_TRY_GOTO(ebb_statestore_load_ledger(c->store, &c->ledger, now_ms), st, fail);
+    const char *broken = ebb_ledger_check(&c->ledger);
+    if (broken != NULL) {
+        snprintf(why, 512, "the stored state in %.300s is damaged: %s", dir, broken);
+        st = EBB_CORRUPT;
+        goto fail;
+    }
     EBB_TRY_GOTO(ebb_statestore_load_skips(c->store, s_restore_skip, c), st, fail);
     EBB_TRY_GOTO(ebb_statestore_load_evals(c->store, &c->progress, &c->final_done), st, fail);
     EBB_TRY_GOTO(ebb_statestore_load_progress(c->store, &c->progress, &c->elapsed_s), st, fail);

@@ -400,7 +400,7 @@ static void s_check_key(parsed *p, size_t key)
             s_error(p, line, "%s: expected a list of numbers, not %s", row->path, text);
         }
         for (int i = 0; i < n && i < 64; i++) {
-            if (values[i] < row->min || values[i] > row->max) {
+            if (!(values[i] >= row->min && values[i] <= row->max)) { // not a number is in no range
                 s_error(p, line, "%s: %g is out of range (%g to %g)", row->path, values[i], row->min, row->max);
             }
         }
@@ -466,6 +466,13 @@ static void s_check_job(parsed *p)
     } else if (betas[0] >= 1 || betas[1] >= 1) {
         s_error(p, s_line(p, "optimizer.betas"), "optimizer.betas: both must be below 1");
     }
+    const char *optimizer = s_text(p, "optimizer.name");
+    if (strcmp(optimizer, "momentum") == 0 && s_value(p, "optimizer.momentum") >= 1) {
+        s_error(p, s_line(p, "optimizer.momentum"), "optimizer.momentum must be below 1");
+    }
+    if (strncmp(optimizer, "ada", 3) == 0 && s_value(p, "optimizer.eps") <= 0) { // adagrad, adam, adamw divide by it
+        s_error(p, s_line(p, "optimizer.eps"), "optimizer.eps must be above 0");
+    }
     if (family == NULL) {
         return;
     }
@@ -487,6 +494,13 @@ static void s_check_job(parsed *p)
         int n = s_list(s_text(p, "model.sizes"), sizes, 64);
         if (n < 2 || n > 16) {
             s_error(p, s_line(p, "model.sizes"), "model.sizes: an mlp needs 2 to 16 numbers: [input, hidden..., classes]");
+        } else if (sizes[n - 1] < 2) {
+            s_error(p, s_line(p, "model.sizes"), "model.sizes: the last one is the number of classes, at least 2");
+        }
+        for (int i = 0; i < n && i < 16; i++) {
+            if (sizes[i] != floor(sizes[i])) {
+                s_error(p, s_line(p, "model.sizes"), "model.sizes: expected whole numbers, not %g", sizes[i]);
+            }
         }
         if (*format != '\0' && strcmp(format, "csv") != 0) {
             s_error(p, s_line(p, "data.format"), "data.format: an mlp reads csv");

@@ -422,3 +422,71 @@ size_t ebb_ledger_done(const ebb_ledger *l)
     }
     return n;
 }
+
+// ---- consistency ----
+
+static const char *s_check_unit(const ebb_ledger *l, size_t i)
+{
+    const ebb_unit_row *u = &l->units[i];
+    ebb_unit unit;
+    if (i > 0 && l->units[i - 1].lease.stream >= u->lease.stream) {
+        return "units are not in the order of their streams";
+    }
+    if (u->lease.stream >= l->cursor || ebb_ledger_is_retired(l, u->lease.stream)) {
+        return "a unit in flight is retired, or was never leased";
+    }
+    if (ebb_plan_unit(&l->plan, u->lease.stream, &unit) != EBB_OK || unit.steps != u->steps) {
+        return "a unit is not the plan's";
+    }
+    for (uint32_t s = 0; s < l->n_shards; s++) {
+        if (u->durable[s] > u->applied[s] || u->applied[s] > u->steps) {
+            return "a watermark is beyond the unit's steps, or durable before it was applied";
+        }
+    }
+    if (u->lease.lease >= l->next_lease) {
+        return "a lease has a number that is still to be given";
+    }
+    for (size_t k = 0; u->lease.lease != 0 && k < i; k++) {
+        const ebb_lease_row *other = &l->units[k].lease;
+        if (other->lease == u->lease.lease) {
+            return "two units have the same lease";
+        }
+        if (other->lease != 0 && u->lease.worker[0] != '\0' && strcmp(other->worker, u->lease.worker) == 0) {
+            return "a worker holds two units";
+        }
+    }
+    return NULL;
+}
+
+const char *ebb_ledger_check(const ebb_ledger *l)
+{
+    ebb_unit unit;
+    uint64_t steps = l->plan.steps_total;
+    if (l->retired_below > l->cursor || l->cursor > l->plan.units_total) {
+        return "the cursor is before what is retired, or beyond the plan";
+    }
+    if (ebb_plan_unit(&l->plan, l->retired_below, &unit) == EBB_OK) {
+        steps = unit.first_step;
+    }
+    for (size_t i = 0; i < l->n_retired; i++) {
+        if (l->retired[i] <= (i > 0 ? l->retired[i - 1] : l->retired_below) || l->retired[i] >= l->cursor) {
+            return "the list of retired units is out of order or bounds";
+        }
+        if (ebb_plan_unit(&l->plan, l->retired[i], &unit) == EBB_OK) {
+            steps += unit.steps;
+        }
+    }
+    if (steps != l->steps_retired) {
+        return "the steps of retired units do not add up";
+    }
+    if (l->retired_below + l->n_retired + l->n_units != l->cursor) {
+        return "a unit is neither in flight nor retired nor to be leased";
+    }
+    for (size_t i = 0; i < l->n_units; i++) {
+        const char *why = s_check_unit(l, i);
+        if (why != NULL) {
+            return why;
+        }
+    }
+    return NULL;
+}

@@ -97,5 +97,8 @@ bool ebb_ledger_all_retired(const ebb_ledger *l);
 uint64_t ebb_ledger_steps_done(const ebb_ledger *l); // applied on every shard
 size_t ebb_ledger_leased(const ebb_ledger *l);
 size_t ebb_ledger_done(const ebb_ledger *l); // in flight, applied everywhere
+// NULL, or which invariant does not hold (static text): rows in order, within the plan, each unit below the cursor in flight or retired, watermarks and
+// totals that fit, leases unique. O(units in flight squared): for tests, and once when a ledger was loaded.
+const char *ebb_ledger_check(const ebb_ledger *l);
 
 #endif

@@ -96,8 +96,9 @@ static ebb_status s_open(const char *dir, const ebb_kvstore_options *options, ui
         return st;
     }
     st = s_check_format(s, dir, format, why);
-    // What a killed process wrote may be in the page cache only, and we are about to act on it.
-    st = st == EBB_OK && !ebb_kvstore_is_read_only(s->kv) ? ebb_kvstore_sync(s->kv) : st;
+    if (st == EBB_OK && !options->read_only) {
+        st = ebb_kvstore_sync(s->kv); // what a killed process wrote may be in the page cache only, and we are about to act on it
+    }
     if (st != EBB_OK) {
         ebb_statestore_close(&s);
         return st;
@@ -303,7 +304,7 @@ ebb_status ebb_statestore_load_ledger(ebb_statestore *s, ebb_ledger *l, uint64_t
                                  .seq_first = m->seq_first,
                                  .attempt = m->attempt};
             snprintf(row.worker, sizeof(row.worker), "%s", m->worker);
-            st = ebb_ledger_restore_unit(l, &row, now_ms);
+            st = key_len == 9 && ebb_get_be64(key + 1) == m->stream ? ebb_ledger_restore_unit(l, &row, now_ms) : EBB_CORRUPT;
         }
         ebb_pb_free(msg);
     }

@@ -368,6 +368,7 @@ ebb_status ebb_kvstore_get(ebb_kvstore *kv, const void *key, size_t key_len, uin
 // Makes everything up to that write durable, and tells the marker. One sync serves all that wait for one.
 static ebb_status s_sync(ebb_kvstore *kv, uint64_t ticket)
 {
+    EBB_ASSERT(kv->marker != NULL); // not read-only
     ebb_status st = EBB_OK;
     pthread_mutex_lock(&kv->syncing);
     if (kv->failed) {

@@ -10,12 +10,12 @@
 #define EBB_PARTS_MAX 4096                 // payload parts of one message
 #define EBB_MESSAGE_BYTES_MAX (1ULL << 30) // payload bytes of one message
 #define EBB_TENSORS_MAX 16384
-#define EBB_CHUNKS_MAX (1024u * 4096u) // of a model: EBB_SHARDS_MAX shards of EBB_PARTS_MAX chunks
 #define EBB_TENSOR_NDIM_MAX 4
 #define EBB_NAME_MAX 128 // tensor, job and worker names, with the final NUL
 #define EBB_ENDPOINT_MAX 256
 #define EBB_SHARDS_MAX 1024
 #define EBB_WORKERS_MAX 16384
+#define EBB_CHUNKS_MAX (EBB_SHARDS_MAX * EBB_PARTS_MAX) // of one model: a shard's all fit one message
 #define EBB_CHUNK_ELEMS_DEFAULT (256u * 1024u)
 #define EBB_CHUNK_ELEMS_MAX (1024u * 1024u) // a float32 chunk fits one frame
 

@@ -1,5 +1,6 @@
 #include "core/manifest.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,8 @@
 #include "core/assert.h"
 #include "core/rng.h"
 #include "core/wire.h"
+
+#define INIT_MAX 1e30f // of init_a: every initial value is finite
 
 size_t ebb_dtype_bytes(ebb_dtype dtype)
 {
@@ -80,7 +83,7 @@ ebb_status ebb_manifest_add(ebb_manifest *m, const char *name, uint32_t ndim, co
 {
     EBB_ASSERT(!m->sealed);
     if (!s_name_ok(name) || ndim == 0 || ndim > EBB_TENSOR_NDIM_MAX || m->n_tensors >= EBB_TENSORS_MAX || (uint32_t)init > EBB_INIT_UNIFORM ||
-        ebb_manifest_find(m, name) >= 0) {
+        !(fabsf(init_a) <= INIT_MAX) || ebb_manifest_find(m, name) >= 0) {
         return EBB_INVAL;
     }
     uint64_t numel = 1;

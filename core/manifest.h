@@ -57,10 +57,10 @@ typedef struct ebb_manifest {
 ebb_status ebb_manifest_new(ebb_manifest **out, uint32_t chunk_elems);
 void ebb_manifest_free(ebb_manifest **m);
 
-// Adds a tensor before sealing. INVAL: bad name, shape, or a name used twice; NOMEM.
+// Adds a tensor before sealing. INVAL: bad name, shape or init_a (not finite, or above 1e30), or a name used twice; NOMEM.
 ebb_status ebb_manifest_add(ebb_manifest *m, const char *name, uint32_t ndim, const uint64_t *ne, ebb_init_kind init, float init_a, uint32_t group);
 
-// Cuts the tensors into chunks; after this the manifest is constant.
+// Cuts the tensors into chunks; after this the manifest is constant. INVAL: no tensors, or more than EBB_CHUNKS_MAX chunks.
 ebb_status ebb_manifest_seal(ebb_manifest *m);
 
 // 64-bit hash over everything above (never 0). Sealed manifests only.

@@ -1,116 +1,65 @@
 #include "core/pbprint.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#include <protobuf-c/protobuf-c.h>
+#include "core/json.h"
 
-#define NAME_BYTES 160
-#define DEPTH_MAX 8
-
-static size_t s_size(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_UINT32:
-    case PROTOBUF_C_TYPE_FLOAT:
-    case PROTOBUF_C_TYPE_ENUM:
-        return 4;
-    case PROTOBUF_C_TYPE_BOOL:
-        return sizeof(protobuf_c_boolean);
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    default:
-        return 0;
-    }
-}
-
-static void s_message(ebb_rowline *l, const char *prefix, const ProtobufCMessage *msg, int depth);
+#define NAME_BYTES 256
 
 // One value; at its default it is left out, except in a list.
-static void s_value(ebb_rowline *l, const char *name, ProtobufCType type, const void *at, bool in_list, int depth)
+static void s_value(ebb_rowline *l, const char *name, const json_t *v, bool in_list)
 {
-    switch (type) {
-    case PROTOBUF_C_TYPE_UINT64:
-        if (in_list || *(const uint64_t *)at != 0) {
-            ebb_rowline_u64(l, name, *(const uint64_t *)at);
+    char inner[NAME_BYTES];
+    const char *key;
+    json_t *item;
+    size_t i;
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        json_object_foreach((json_t *)v, key, item)
+        {
+            snprintf(inner, sizeof(inner), "%s%s%s", name, name[0] != '\0' ? "." : "", key);
+            s_value(l, inner, item, false);
         }
         break;
-    case PROTOBUF_C_TYPE_UINT32:
-    case PROTOBUF_C_TYPE_ENUM:
-        if (in_list || *(const uint32_t *)at != 0) {
-            ebb_rowline_u64(l, name, *(const uint32_t *)at);
+    case JSON_ARRAY:
+        json_array_foreach(v, i, item)
+        {
+            snprintf(inner, sizeof(inner), "%s.%zu", name, i);
+            s_value(l, inner, item, true);
         }
         break;
-    case PROTOBUF_C_TYPE_DOUBLE:
-        if (in_list || *(const double *)at != 0) {
-            ebb_rowline_real(l, name, *(const double *)at);
+    case JSON_INTEGER:
+        if (in_list || json_integer_value(v) != 0) {
+            ebb_rowline_u64(l, name, (uint64_t)json_integer_value(v)); // our messages have no negative numbers
         }
         break;
-    case PROTOBUF_C_TYPE_FLOAT:
-        if (in_list || *(const float *)at != 0) {
-            ebb_rowline_real(l, name, *(const float *)at);
+    case JSON_REAL:
+        if (in_list || json_real_value(v) != 0) {
+            ebb_rowline_real(l, name, json_real_value(v));
         }
         break;
-    case PROTOBUF_C_TYPE_BOOL:
-        if (in_list || *(const protobuf_c_boolean *)at) {
-            ebb_rowline_flag(l, name, *(const protobuf_c_boolean *)at);
+    case JSON_STRING:
+        if (in_list || json_string_length(v) > 0) {
+            ebb_rowline_text(l, name, json_string_value(v));
         }
         break;
-    case PROTOBUF_C_TYPE_STRING: {
-        const char *text = *(const char *const *)at;
-        if (text != NULL && (in_list || text[0] != '\0')) {
-            ebb_rowline_text(l, name, text);
+    case JSON_TRUE:
+        ebb_rowline_flag(l, name, true);
+        break;
+    case JSON_FALSE:
+        if (in_list) {
+            ebb_rowline_flag(l, name, false);
         }
         break;
-    }
-    case PROTOBUF_C_TYPE_MESSAGE: {
-        const ProtobufCMessage *sub = *(const ProtobufCMessage *const *)at;
-        if (sub != NULL) {
-            s_message(l, name, sub, depth + 1);
-        }
+    case JSON_NULL:
+        ebb_rowline_text(l, name, "nan"); // a number that is not finite
         break;
-    }
-    default:
-        ebb_rowline_text(l, name, "(not printed)");
-        break;
-    }
-}
-
-static void s_field(ebb_rowline *l, const char *prefix, const ProtobufCMessage *msg, const ProtobufCFieldDescriptor *f, int depth)
-{
-    const char *base = (const char *)msg;
-    char name[NAME_BYTES], item[NAME_BYTES + 16];
-    snprintf(name, sizeof(name), "%s%s%s", prefix, prefix[0] != '\0' ? "." : "", f->name);
-    if (f->label != PROTOBUF_C_LABEL_REPEATED) {
-        bool of_another_case = (f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0 && *(const uint32_t *)(base + f->quantifier_offset) != f->id;
-        if (!of_another_case) {
-            s_value(l, name, f->type, base + f->offset, false, depth);
-        }
-        return;
-    }
-    size_t n = *(const size_t *)(base + f->quantifier_offset);
-    const char *list = *(const char *const *)(base + f->offset);
-    for (size_t i = 0; i < n && s_size(f->type) > 0; i++) {
-        snprintf(item, sizeof(item), "%s.%zu", name, i);
-        s_value(l, item, f->type, list + i * s_size(f->type), true, depth);
-    }
-}
-
-static void s_message(ebb_rowline *l, const char *prefix, const ProtobufCMessage *msg, int depth)
-{
-    if (depth > DEPTH_MAX) {
-        return; // deeper than any of ours
-    }
-    for (unsigned i = 0; i < msg->descriptor->n_fields; i++) {
-        s_field(l, prefix, msg, &msg->descriptor->fields[i], depth);
     }
 }
 
 void ebb_pbprint(ebb_rowline *l, const ProtobufCMessage *msg)
 {
-    s_message(l, "", msg, 0);
+    json_t *object = ebb_json_message(msg);
+    s_value(l, "", object, false);
+    json_decref(object);
 }

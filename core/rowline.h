@@ -1,7 +1,6 @@
 // One row of a store, printed for a person (logfmt, or a list of "name value" lines) or for a program (one JSON object per line).
 //
 // Numbers that JSON readers would round (above 2^53 - 1) and values that are not finite are printed as strings; identifiers are printed by _hex, always as strings.
-// Home of jansson on the daemons' side.
 #ifndef EBB_CORE_ROWLINE_H
 #define EBB_CORE_ROWLINE_H
 

@@ -107,9 +107,10 @@ static ebb_status s_probe_csv(FILE *f, const char *path, double val_fraction, eb
     ebb_status st = EBB_OK;
     while (st == EBB_OK && (len = getline(&line, &cap, f)) >= 0) {
         number++;
-        while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r')) {
-            line[--len] = '\0';
-        }
+        // One line end, as the workers see it: what is before it must be a row to them and to us.
+        len -= len > 0 && line[len - 1] == '\n';
+        len -= len > 0 && line[len - 1] == '\r';
+        line[len] = '\0';
         if (len == 0) {
             continue;
         }

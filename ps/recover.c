@@ -264,6 +264,11 @@ static ebb_status s_on_record(void *arg, const ebb_record *r, const ebb_replay_p
     if (c->lsn >= r->lsn) {
         return EBB_OK; // the chunk's row is newer than this record
     }
+    if (c->version + 1 != r->version) { // every push carries every chunk
+        snprintf(l->why, 256, "journal record %llu makes version %llu, but chunk %u stands at version %llu before it", (unsigned long long)r->lsn,
+                 (unsigned long long)r->version, part->chunk, (unsigned long long)c->version);
+        return EBB_CORRUPT;
+    }
     l->applied++;
     return ebb_chunk_state_apply(c, &job->optimizer, part->data, r->version, r->weight, r->lsn);
 }
@@ -315,16 +320,21 @@ static ebb_status s_load_job(ebb_kvstore *kv, ebb_job **out, char *why)
 }
 
 // All chunks of a snapshot without journal are of one instant.
-static ebb_status s_check_instant(const ebb_job *job, uint32_t loaded, char *why)
+static ebb_status s_check_instant(const ebb_job *job, uint32_t loaded, uint64_t watermark_lsn, char *why)
 {
+    if (watermark_lsn > job->lsn) {
+        snprintf(why, 256, "a watermark names lsn %llu, the snapshot ends at %llu", (unsigned long long)watermark_lsn, (unsigned long long)job->lsn);
+        return EBB_CORRUPT;
+    }
     if (job->version > 0 && loaded != job->chunk_count) {
         snprintf(why, 256, "the snapshot of version %llu has %u chunks of %u", (unsigned long long)job->version, loaded, job->chunk_count);
         return EBB_CORRUPT;
     }
     for (uint32_t i = 0; i < job->chunk_count; i++) {
-        if (job->chunks[i].version != job->version) {
-            snprintf(why, 256, "chunk %u is of version %llu, the snapshot of version %llu", job->chunks[i].id,
-                     (unsigned long long)job->chunks[i].version, (unsigned long long)job->version);
+        if (job->chunks[i].version != job->version || job->chunks[i].lsn > job->lsn) {
+            snprintf(why, 256, "chunk %u is of version %llu and lsn %llu, the snapshot of %llu and %llu", job->chunks[i].id,
+                     (unsigned long long)job->chunks[i].version, (unsigned long long)job->chunks[i].lsn, (unsigned long long)job->version,
+                     (unsigned long long)job->lsn);
             return EBB_CORRUPT;
         }
     }
@@ -399,7 +409,7 @@ ebb_status ebb_recover_job(const char *dir, ebb_kvstore *kv, ebb_journal *journa
     EBB_TRY_GOTO(ebb_recover_load_retired(kv, &job->streams, text), st, fail);
     EBB_TRY_GOTO(ebb_journal_watermarks(kv, s_on_watermark, &l, text), st, fail);
     if (job->durability == EBB_DURABILITY_SNAPSHOT) {
-        EBB_TRY_GOTO(s_check_instant(job, loaded, text), st, fail);
+        EBB_TRY_GOTO(s_check_instant(job, loaded, l.watermark_lsn, text), st, fail);
         if (!ebb_kvstore_is_read_only(kv)) {
             EBB_TRY_GOTO(ebb_kvstore_sync(kv), st, fail); // a process killed within the flip may have left it in the page cache only
             EBB_TRY_GOTO(ebb_snapshot_drop_below(kv, job->generation), st, fail); // a crash may have left an older one

@@ -86,6 +86,13 @@ static void test_jobspec_names_ranges_and_choices(void **state)
     s_refused(COUNTER "shards: 0\n", "JOB:4: shards: 0 is out of range (1 to 1024)\n");
     s_refused(COUNTER "lease: 1ms\n", "JOB:4: lease: 1ms is out of range (200 to 86400000 ms)\n");
     s_refused(COUNTER "optimizer: {betas: [0.9, 2]}\n", "JOB:4: optimizer.betas: 2 is out of range (0 to 1)\n");
+    s_refused(COUNTER "optimizer: {betas: [nan, 0.9]}\n", "JOB:4: optimizer.betas: nan is out of range (0 to 1)\n");
+    s_refused(COUNTER "optimizer: {name: momentum, momentum: 1}\n", "JOB:4: optimizer.momentum must be below 1\n");
+    s_refused(COUNTER "optimizer: {name: adam, eps: 0}\n", "JOB:4: optimizer.eps must be above 0\n");
+    s_refused("name: m\nmodel: {family: mlp, sizes: [2, 2.5, 2]}\ndata: {path: x}\nsteps: 1\n",
+              "JOB:2: model.sizes: expected whole numbers, not 2.5\n");
+    s_refused("name: m\nmodel: {family: mlp, sizes: [2, 1]}\ndata: {path: x}\nsteps: 1\n",
+              "JOB:2: model.sizes: the last one is the number of classes, at least 2\n");
     s_refused(COUNTER "durability: maybe\n", "JOB:4: durability: \"maybe\" is not one of fsync|journal|snapshot\n");
     s_refused("name: c\nmodel: {family: cnn}\nsteps: 10\n", "JOB:2: model.family: \"cnn\" is not one of gpt|mlp|counter\n");
 }

@@ -384,8 +384,13 @@ static void s_run(uint64_t seed)
     uint64_t events = s_draw(m, 600);
     for (uint64_t i = 0; i < events; i++) {
         s_event(m);
+        const char *broken = ebb_ledger_check(&m->ledger);
+        if (broken != NULL) {
+            fail_msg("seed %llu, event %llu: %s", (unsigned long long)seed, (unsigned long long)i, broken);
+        }
     }
     s_finish(m);
+    assert_null(ebb_ledger_check(&m->ledger));
     ebb_ledger_fini(&m->ledger);
     free(m);
 }

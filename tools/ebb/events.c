@@ -52,7 +52,7 @@ static void s_print(json_t *e, bool json)
     }
     json_int_t ms = json_integer_value(json_object_get(e, "unix_ms"));
     time_t seconds = (time_t)(ms / 1000);
-    struct tm tm;
+    struct tm tm = {0}; // also for a time that is no date
     char stamp[32];
     localtime_r(&seconds, &tm);
     strftime(stamp, sizeof(stamp), "%H:%M:%S", &tm);

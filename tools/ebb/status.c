@@ -45,7 +45,7 @@ static error_t s_parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static int s_ended(const ebb_rundir *dir, bool json)
+int ebb_verb_status_ended(const ebb_rundir *dir, bool json)
 {
     char *text = ebb_rundir_read(dir, "result.json", NULL);
     if (text == NULL) {
@@ -129,7 +129,7 @@ int ebb_verb_status(int argc, char **argv)
     ebb_rundir_endpoint(&dir, "coordinator", endpoint, sizeof(endpoint));
     ebb_link link;
     if (!ebb_rundir_is_live(&dir)) {
-        return s_ended(&dir, a.json);
+        return ebb_verb_status_ended(&dir, a.json);
     }
     st = ebb_link_open(&link, endpoint);
     bool shown = false;

@@ -17,6 +17,9 @@ int ebb_verb_sample(int argc, char **argv);
 // Prints "ebb: TEXT" to stderr and returns the exit code of st.
 int ebb_complain(ebb_status st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+// How the run in a folder that is not live ended, by its result.json: what `ebb status` says of it. Returns the exit code.
+int ebb_verb_status_ended(const ebb_rundir *dir, bool json);
+
 // Prints RUN/events.log (one JSON object per line, written by `ebb run`), only kinds that begin with `kinds` unless it is NULL. Returns the last event's id.
 uint64_t ebb_events_print_log(const ebb_rundir *dir, const char *kinds, bool json);
 
